@@ -1,0 +1,37 @@
+# `make demo` and `make test` do everything on a fresh clone; both set up .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help install demo test lint bench-attention clean
+
+help:
+	@echo "make demo             run the main job on what is shipped, into runs/demo"
+	@echo "make test             run the tests"
+	@echo "make lint             ruff and pyright"
+	@echo "make bench-attention  time and memory of gated attention against dense"
+	@echo "make install          only set up .venv"
+
+# The stamp is newer than what it was made from, so a second call installs nothing.
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+install: .venv/installed
+
+demo: install
+	$(BIN)/edgewise demo
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench-attention: install
+	$(BIN)/python benchmarks/attention.py
+
+clean:
+	rm -rf .venv runs build dist

@@ -1,0 +1,58 @@
+"""Edgewise: post-train a transformer until almost no attention edges remain, and read what is left.
+
+>>> import edgewise
+>>> model, tokenizer = edgewise.load("pocket"), edgewise.load_tokenizer("pocket")
+>>> twin = edgewise.gate(model, edgewise.GateConfig("relative", b=3.5))
+>>> with edgewise.tap(twin) as seen:
+...     twin(**tokenizer("The opposite of \\" large \\" is \\"", return_tensors="pt"))
+>>> seen.density
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgewise.attention.edge_gate import gate_config as gate_config
+    from edgewise.attention.edge_gate import mode as mode
+    from edgewise.attention.gate import GateConfig as GateConfig
+    from edgewise.attention.interface import install as install
+    from edgewise.attention.tap import Tap as Tap
+    from edgewise.attention.tap import tap as tap
+    from edgewise.checkpoint import gate as gate
+    from edgewise.checkpoint import load as load
+    from edgewise.checkpoint import load_tokenizer as load_tokenizer
+    from edgewise.checkpoint import save as save
+    from edgewise.errors import EdgewiseError as EdgewiseError
+    from edgewise.info import ModelInfo as ModelInfo
+    from edgewise.info import info as info
+
+__version__ = "0.1.0"
+
+# Imported on first use: torch and transformers take seconds, and `edgewise --help` needs neither.
+_HOME = {
+    "EdgewiseError": "errors",
+    "GateConfig": "attention.gate",
+    "ModelInfo": "info",
+    "Tap": "attention.tap",
+    "gate": "checkpoint",
+    "gate_config": "attention.edge_gate",
+    "info": "info",
+    "install": "attention.interface",
+    "load": "checkpoint",
+    "load_tokenizer": "checkpoint",
+    "mode": "attention.edge_gate",
+    "save": "checkpoint",
+    "tap": "attention.tap",
+}
+__all__ = sorted(_HOME)  # pyright: ignore
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'edgewise' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"edgewise.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

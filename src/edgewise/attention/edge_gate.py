@@ -1,0 +1,115 @@
+"""The gate of one attention layer, as a module: where its offset, its mode and the taps on it live."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.attention.gate import GateConfig, Gated, Mode, draw_seed, gated_attention, reference
+from edgewise.errors import EdgewiseError
+
+if TYPE_CHECKING:
+    from edgewise.attention.tap import Tap
+
+
+class EdgeGate(nn.Module):
+    """One layer's gate: its offset b, its mode, and the taps that are open on it. Without a config it is always dense."""
+
+    def __init__(
+        self, layer: int, heads: int, kv_heads: int, config: GateConfig | None, device: torch.device
+    ) -> None:
+        super().__init__()
+        self.layer, self.heads, self.kv_heads, self.config = layer, heads, kv_heads, config
+        self.mode: Mode | None = None  # None: sample while training, deterministic otherwise
+        self.taps: list[Tap] = []
+        self.b: Tensor  # [heads]
+        b = torch.full((heads,), 0.0 if config is None else config.b, device=device, dtype=torch.float32)
+        if config is not None and config.learned:
+            self.b = nn.Parameter(b)
+        else:
+            self.register_buffer("b", b, persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"layer={self.layer}, heads={self.heads}, {self.config or 'dense'}"
+
+    def __deepcopy__(self, memo: dict) -> "EdgeGate":
+        # taps belong to a `with` block around the original, not to its copy
+        copy = EdgeGate(self.layer, self.heads, self.kv_heads, self.config, self.b.device)
+        memo[id(self)] = copy
+        copy.b.data = self.b.data.clone()
+        copy.b.requires_grad_(self.b.requires_grad)
+        copy.mode = self.mode
+        return copy.train(self.training)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, return_weights: bool
+    ) -> Gated:
+        """Attend through the gate: blocks by default, the reference where a T x T matrix is asked for."""
+        mode = (
+            "dense" if self.config is None else self.mode or ("sample" if self.training else "deterministic")
+        )
+        kappa = 0.0 if self.config is None else self.config.kappa
+        seed = draw_seed() if mode == "sample" else 0
+        if return_weights or any(tap.needs_matrices for tap in self.taps):
+            gated = reference(q, k, v, self.b.to(q.dtype), kappa, mode, scale, mask, seed, self._passes)
+        else:
+            gated = gated_attention(q, k, v, self.b, kappa, mode, scale, mask, seed)
+        if self.taps:
+            pairs, queries = _in_sight_counts(q, k, mask)
+            for tap in self.taps:
+                tap.count(self.layer, gated, pairs, queries)
+        return gated._replace(y=self._passes("outputs", gated.y))
+
+    def _passes(self, what: Any, x: Tensor) -> Tensor:
+        for tap in self.taps:
+            x = tap.passes(what, self.layer, x)
+        return x
+
+
+def _in_sight_counts(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Pairs in sight and queries that see something, [batch, 1] each."""
+    if mask is not None:
+        return mask.sum((-2, -1)).expand(q.shape[0], -1)[:, :1], mask.any(-1).sum(-1).expand(q.shape[0], -1)[
+            :, :1
+        ]
+    queries, keys = q.shape[2], k.shape[2]
+    pairs = queries * (keys - queries) + queries * (queries + 1) // 2
+    return torch.full((q.shape[0], 1), pairs, device=q.device), torch.full(
+        (q.shape[0], 1), queries, device=q.device
+    )
+
+
+def gates_of(model: nn.Module) -> list[EdgeGate]:
+    """The gate of each attention layer, in the order of layers."""
+    gates = [module for module in model.modules() if isinstance(module, EdgeGate)]
+    if not gates:
+        raise EdgewiseError(
+            "this model was not loaded by edgewise; use edgewise.load(...), or edgewise.install(model) first"
+        )
+    return sorted(gates, key=lambda gate: gate.layer)
+
+
+def gate_config(model: nn.Module) -> GateConfig | None:
+    """A model's gate, or None if it is dense."""
+    return gates_of(model)[0].config
+
+
+@contextmanager
+def mode(model: nn.Module, mode: Mode) -> Iterator[None]:
+    """Hold a model's gates in one mode for a `with` block: "dense", "sample" or "deterministic".
+
+    Outside such a block they sample while `model.training` and are deterministic otherwise.
+    """
+    if mode not in get_args(Mode):
+        raise EdgewiseError(f"unknown mode {mode!r}; the modes are: {', '.join(get_args(Mode))}")
+    gates = gates_of(model)
+    before = [gate.mode for gate in gates]
+    try:
+        for gate in gates:
+            gate.mode = mode
+        yield
+    finally:
+        for gate, old in zip(gates, before, strict=True):
+            gate.mode = old

@@ -1,0 +1,209 @@
+"""The two row passes of `gate.py`, each fused into one loop for a CPU.
+
+Between the matrix products, gated attention is element-wise work on rows of scores. Written as tensor operations that is
+some twenty trips through memory; here a row is read once, stays in the first-level cache and is written once. The equations
+are those of `gate.py` (`forward_rows`, `backward_rows`), which stay in use on every other device, and the tests hold the
+two equal. float32 and float64 share this code.
+
+Rows are addressed as S[c, r, j]: c counts (batch, key/value head) pairs from `first`, r = g * Q + i runs over the query
+heads g of that group and the Q queries of the block, j over keys.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import overload
+from torch import Tensor
+
+from edgewise.attention.gate import Rows
+
+# Not "fast": NaN and infinity must come out as they went in. Only the order of sums is free, so that loops vectorise.
+_MATH = {"contract", "reassoc", "arcp", "nsz"}
+_HIDDEN = -1e30  # stands for minus infinity; exp of it is exactly 0
+_SATURATED = 40.0  # sigmoid(40) is 1 in double precision; a square of exp(40) still fits in single
+
+
+def _exp(x):
+    return math.exp(x)
+
+
+@overload(_exp)
+def _exp_by_type(x):
+    """exp in double precision from libm; in single precision as 2^n times a polynomial, which vectorises (error < 2e-7)."""
+    if x != types.float32:
+        return lambda x: math.exp(x)
+
+    def exp32(x):
+        y = np.float32(88.0) if x > np.float32(88.0) else x  # in this order NaN stays NaN
+        if y < np.float32(-87.0):
+            y = np.float32(-87.0)
+        n = np.floor(y * np.float32(1.4426950408889634) + np.float32(0.5))
+        # ln 2 in two parts, so that y - n ln 2 loses no digits
+        f = (y - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)
+        p = np.float32(1 / 5040)
+        p = p * f + np.float32(1 / 720)
+        p = p * f + np.float32(1 / 120)
+        p = p * f + np.float32(1 / 24)
+        p = p * f + np.float32(1 / 6)
+        p = p * f + np.float32(0.5)
+        p = p * f + np.float32(1)
+        p = p * f + np.float32(1)
+        power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+        if x < np.float32(-87.0):
+            return np.float32(0)
+        return p * power
+
+    return exp32
+
+
+@njit
+def _mix(x):
+    x = np.uint32(x ^ (x >> np.uint32(16)))
+    x = np.uint32(x * np.uint32(0x7FEB352D))
+    return np.uint32(x ^ (x >> np.uint32(15)))
+
+
+@njit
+def _uniform(key0, key1, j):
+    """u of (row, key j), in (0, 1): the same bits as `gate.noise`."""
+    x = _mix(np.uint32(key0 + np.uint32(np.uint32(j) * np.uint32(0x9E3779B9))))
+    x = np.uint32(np.uint32(x + key1) * np.uint32(0x846CA68B))
+    x = np.uint32(x ^ (x >> np.uint32(16)))
+    # 23 bits and a half, so that every value is exact in float32 and neither 0 nor 1
+    return np.float32(np.int32(x >> np.uint32(9))) * np.float32(2.0**-23) + np.float32(2.0**-24)
+
+
+@njit(fastmath={"nnan", "nsz"})
+def _row_max(s, n):
+    m = s[0]
+    for j in range(1, n):
+        m = max(m, s[j])
+    return m
+
+
+@njit
+def _hide(s, n, allowed):
+    for j in range(n):
+        if not allowed[j]:
+            s[j] = _HIDDEN
+
+
+@njit(parallel=True, fastmath=_MATH, cache=True)
+def _forward_rows(
+    S, lse, edges, opened, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset
+):
+    """S becomes M * P. Writes lse, sum_j pi and sum_j M of each row."""
+    C, R, J = S.shape
+    Q = R // groups
+    real = S.dtype.type
+    zero, one = real(0), real(1)
+    for cr in prange(C * R):
+        c, r = cr // R, cr % R
+        batch, head = (first + c) // kv_heads, ((first + c) % kv_heads) * groups + r // Q
+        i = i0 + r % Q
+        s = S[c, r]
+        last = min(J, i + offset + 1)
+        if has_mask:
+            _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
+        m = _row_max(s, last)
+        total = zero
+        for j in range(last):
+            total += _exp(s[j] - m)
+        row_lse = m + math.log(total)
+        if m == real(_HIDDEN):  # nothing to see: a padded query
+            row_lse = zero
+        threshold = real(kappa * row_lse - b[head])  # z = s - threshold
+        key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
+        # E = exp z = P exp(lse - threshold): one exponential serves both, unless P underflows where the gate does not
+        shared = row_lse - threshold < real(_SATURATED)
+        lift = _exp(row_lse - threshold)
+        row_edges, row_open = zero, zero
+        for j in range(last):
+            p = _exp(s[j] - row_lse)
+            E = p * lift if shared else _exp(min(s[j] - threshold, real(_SATURATED)))
+            if sample:
+                open_ = one if real(_uniform(key0, key1, j)) * (one + E) > one else zero
+            else:
+                open_ = one if s[j] > threshold else zero
+            row_edges += E / (one + E)
+            row_open += open_
+            s[j] = p * open_
+        for j in range(last, J):
+            s[j] = zero
+        lse[c, r], edges[c, r], opened[c, r] = row_lse, row_edges, row_open
+
+
+@njit(parallel=True, fastmath=_MATH, cache=True)
+def _backward_rows(
+    S, G, lse, D, dedges, db, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset
+):
+    """S becomes M * P (for dV), G = dO V^T becomes dS; db receives sum_j dz of each row."""
+    C, R, J = S.shape
+    Q = R // groups
+    real = S.dtype.type
+    zero, one = real(0), real(1)
+    slope = real(kappa)
+    for cr in prange(C * R):
+        c, r = cr // R, cr % R
+        batch, head = (first + c) // kv_heads, ((first + c) % kv_heads) * groups + r // Q
+        i = i0 + r % Q
+        s, g = S[c, r], G[c, r]
+        last = min(J, i + offset + 1)
+        if has_mask:
+            _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
+        row_lse, row_D, row_c = lse[c, r], D[c, r], dedges[c, r]
+        threshold = real(kappa * row_lse - b[head])
+        key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
+        shared = row_lse - threshold < real(_SATURATED)
+        lift = _exp(row_lse - threshold)
+        sum_dz = zero
+        for j in range(last):
+            p = _exp(s[j] - row_lse)
+            E = p * lift if shared else _exp(min(s[j] - threshold, real(_SATURATED)))
+            if sample:
+                u = real(_uniform(key0, key1, j))
+                open_ = u * (one + E) > one
+            else:
+                u = real(0.5)
+                open_ = s[j] > threshold
+            G_ij = g[j]
+            half_open = one / (one - u + u * E)
+            closed = one / (one + E)
+            # g (1 - g) carries the straight-through gradient, pi (1 - pi) that of the expected edges
+            dz = p * G_ij * (u * E * half_open) * ((one - u) * half_open) + row_c * (E * closed) * closed
+            sum_dz += dz
+            g[j] = p * ((G_ij if open_ else zero) - row_D) + dz
+            s[j] = p if open_ else -p  # the sign keeps M until the row's sum is known
+        for j in range(last):
+            g[j] -= slope * sum_dz * abs(s[j])
+            s[j] = max(s[j], zero)
+        for j in range(last, J):
+            s[j] = zero
+            g[j] = zero
+        db[c, r] = sum_dz
+
+
+_NO_MASK = np.ones((1, 1, 1, 1), dtype=np.bool_)
+
+
+def _arguments(S: Tensor, rows: Rows) -> tuple:
+    kappa = np.array(rows.kappa, dtype=S.numpy().dtype)[()]
+    mask = _NO_MASK if rows.mask is None else rows.mask.numpy()
+    return (rows.b.detach().numpy(), kappa, rows.keys.numpy(), rows.sample, mask, rows.mask is not None,
+            rows.first, rows.groups, rows.kv_heads, rows.i0, rows.offset)  # fmt: skip
+
+
+def forward(S: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """`gate.forward_rows` in one loop."""
+    lse, edges, opened = (S.new_empty(S.shape[:2]) for _ in range(3))
+    _forward_rows(S.numpy(), lse.numpy(), edges.numpy(), opened.numpy(), *_arguments(S, rows))
+    return lse, edges, opened
+
+
+def backward(S: Tensor, G: Tensor, lse: Tensor, D: Tensor, c: Tensor, rows: Rows) -> Tensor:
+    """`gate.backward_rows` in one loop."""
+    db = S.new_empty(S.shape[:2])
+    lse, D, c = lse.contiguous(), D.contiguous(), c.contiguous()
+    _backward_rows(S.numpy(), G.numpy(), lse.numpy(), D.numpy(), c.numpy(), db.numpy(), *_arguments(S, rows))
+    return db

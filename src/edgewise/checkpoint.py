@@ -1,0 +1,212 @@
+"""Loading and saving: dense hosts, sparse twins, and the layout of the paper's authors.
+
+A sparse twin read without its gates is another model: dense, and quietly wrong. So a twin's folder cannot be opened
+that way.
+Its weights are in `twin*.safetensors`, which transformers does not look for, and its `model_type` is a sentence, which
+transformers quotes when it refuses. Once this module is imported (by any use of `edgewise`), transformers' auto classes open
+it gated.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from edgewise.attention.edge_gate import gate_config, gates_of
+from edgewise.attention.gate import GateConfig
+from edgewise.attention.interface import install
+from edgewise.errors import EdgewiseError
+from edgewise.model import source as sources
+from edgewise.model.host import check_finite, complete, host_class, host_config, load_host
+from edgewise.model.nanogpt import load_nanogpt
+
+TWIN_TYPE = "sparse twin (pip install edgewise, then open it with edgewise.load)"
+_KEY = "edgewise"
+_FORMAT = 1
+
+
+def load(
+    name: str | Path, *, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """A model by shipped name, folder or hub name: a dense host, or a sparse twin with its gates on. In eval mode.
+
+    >>> model = edgewise.load("gpt2")          # dense, from the hub
+    >>> twin = edgewise.load("runs/my-twin")   # sparse, saved by edgewise.save
+    """
+    found = sources.find(name)
+    if found.config is None:
+        path = found.file(sources.AUTHORS_FILE)
+        assert path is not None
+        model = gate(load_nanogpt(path), GateConfig("score", b=0.0))
+        if dtype is not None:
+            model = model.to(dtype)  # pyright: ignore
+    elif _KEY in found.config:
+        model = _load_twin(found, dtype)
+    else:
+        model = install(load_host(found, dtype))
+    return (model if device is None else model.to(device)).eval()  # pyright: ignore
+
+
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to a model, by the same names as `load`."""
+    found = sources.find(name)
+    try:
+        if found.config is None:  # the authors ship none: theirs is GPT-2's
+            return AutoTokenizer.from_pretrained("gpt2")
+        host = found.config.get(_KEY, {}).get("host", found.config)
+        return AutoTokenizer.from_pretrained(found.address, config=host_config(host, found.name))
+    except (OSError, ValueError) as error:
+        raise EdgewiseError(
+            f"{found.name} has no tokenizer that can be loaded: {str(error).strip().splitlines()[0]}"
+        ) from error
+
+
+def gate(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrainedModel:
+    """Give a dense host gates, in place: an untrained twin. `save_pretrained` and `push_to_hub` then write a twin."""
+    install(model, config or GateConfig())
+    # bound to the instance; `copy.deepcopy` rebinds a method to the copy
+    model.save_pretrained = MethodType(_save_twin, model)  # pyright: ignore
+    return model
+
+
+def save(model: PreTrainedModel, path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """Write config, gate and weights to a folder, and the tokenizer if given. Reloading gives identical logits."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise EdgewiseError(f"{path} is a file; give a folder to save to")
+    gates_of(model)  # refuses a model that is not ours
+    model.save_pretrained(path)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(path)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------ twins
+
+
+def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any) -> None:
+    """Stands in for `save_pretrained` on a gated model. The config is written last: no config, no model."""
+    if kwargs.pop("push_to_hub", False):
+        kwargs.pop("repo_id", None)
+        raise EdgewiseError("save first, then call model.push_to_hub(name)")
+    folder = Path(save_directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as scratch:
+        PreTrainedModel.save_pretrained(model, scratch, **kwargs)
+        written = Path(scratch)
+        for weights in sorted(written.glob("model*.safetensors*")):
+            if weights.suffix == ".json":  # the index of a model in several files
+                weights.write_text(weights.read_text().replace('"model-', '"twin-'))
+            weights.rename(weights.with_name(weights.name.replace("model", "twin", 1)))
+        host = json.loads((written / "config.json").read_text())
+        config = gate_config(model)
+        assert config is not None
+        twin = {
+            "model_type": TWIN_TYPE,
+            "architectures": host.get("architectures"),
+            _KEY: {"format": _FORMAT, "gate": {"kind": config.kind, "b": config.b}, "host": host},
+        }
+        for stale in [*folder.glob("twin*.safetensors*"), folder / "config.json"]:
+            stale.unlink(missing_ok=True)
+        (written / "config.json").write_text(json.dumps(twin, indent=2) + "\n")
+        for file in sorted(written.iterdir(), key=lambda f: f.name == "config.json"):
+            shutil.move(file, folder / file.name)
+
+
+def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, Any]]:
+    """A twin's gate and its host's config, from its config.json."""
+    part = config[_KEY]
+    if part.get("format") != _FORMAT:
+        raise EdgewiseError(
+            f"{name} was written by a newer edgewise (format {part.get('format')}); upgrade with pip"
+        )
+    try:
+        return GateConfig(part["gate"]["kind"], float(part["gate"]["b"])), part["host"]
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, EdgewiseError):
+            raise
+        raise EdgewiseError(
+            f"{name}: config.json describes no gate and host; the folder is damaged"
+        ) from error
+
+
+def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedModel:
+    assert found.config is not None
+    config, host = read_gate(found.name, found.config)
+    folder = found.whole_folder()
+    state = read_weights(found.name, folder)
+    offsets = {key: state.pop(key) for key in list(state) if ".edge_gate." in key}
+    typed = host_config(host, found.name)
+    model = complete(found.name, host_class(typed), None, dtype, config=typed, state_dict=state)
+    gate(model, config)
+    wanted = {key for key, _ in model.named_parameters() if ".edge_gate." in key}
+    if wanted != offsets.keys():
+        raise EdgewiseError(
+            f"{found.name}: the gates' offsets are not those of {len(gates_of(model))} layers; the folder is damaged"
+        )
+    check_finite(found.name, offsets)
+    model.load_state_dict(offsets, strict=False)
+    return model
+
+
+def weight_files(name: str, folder: Path) -> list[Path]:
+    """A twin's weight files, all of them present."""
+    index = folder / "twin.safetensors.index.json"
+    names = (
+        sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        if index.is_file()
+        else ["twin.safetensors"]
+    )
+    for file in names:
+        if not (folder / file).is_file():
+            raise EdgewiseError(f"{name}: {file} is missing from the twin's folder")
+    return [folder / file for file in names]
+
+
+def read_weights(name: str, folder: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = {}
+    for file in weight_files(name, folder):
+        try:
+            state |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise EdgewiseError(
+                f"{name}: {file.name} is truncated or damaged ({error}); copy or download it again"
+            ) from error
+    return state
+
+
+class SparseTwinConfig(PretrainedConfig):
+    """Lets transformers' auto classes find a twin once edgewise is imported."""
+
+    model_type = TWIN_TYPE
+
+
+class SparseTwinForCausalLM(PreTrainedModel):
+    """Never instantiated: `from_pretrained` gives the host's own class, gated."""
+
+    config_class = SparseTwinConfig
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any
+    ) -> PreTrainedModel:  # pyright: ignore
+        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
+        return load(pretrained_model_name_or_path, dtype=dtype if isinstance(dtype, torch.dtype) else None)
+
+
+AutoConfig.register(TWIN_TYPE, SparseTwinConfig)
+AutoModelForCausalLM.register(SparseTwinConfig, SparseTwinForCausalLM)

@@ -1,0 +1,81 @@
+"""Dense hosts: causal language models of transformers, loaded whole or refused with a reason."""
+
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from edgewise.errors import EdgewiseError
+from edgewise.model.source import Source, hub_answers
+
+
+def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
+    """The typed config of a causal model, from its JSON."""
+    kind = config.get("model_type")
+    if kind is None:
+        raise EdgewiseError(f"{name}: config.json names no model_type")
+    try:
+        typed = AutoConfig.for_model(**{"model_type": kind, **config})
+    except (ValueError, KeyError, TypeError) as error:
+        raise EdgewiseError(
+            f"{name}: this transformers knows no model of type {kind!r}; upgrading it may help"
+        ) from error
+    if typed.is_encoder_decoder:
+        raise EdgewiseError(
+            f"{name} is an encoder-decoder ({kind}); edgewise needs a decoder-only language model"
+        )
+    if type(typed) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise EdgewiseError(f"{name} ({kind}) is not a causal language model; edgewise needs a decoder")
+    architecture = next(iter(config.get("architectures") or []), "")
+    if architecture.endswith(("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")):
+        raise EdgewiseError(f"{name} is a {architecture}, an encoder; edgewise needs a causal language model")
+    return typed
+
+
+def host_class(config: PretrainedConfig) -> type[PreTrainedModel]:
+    """The causal model class of a config."""
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return found[0] if isinstance(found, tuple | list) else found
+
+
+def load_host(source: Source, dtype: torch.dtype | None) -> PreTrainedModel:
+    """A dense model from hub or disk, complete and finite."""
+    host_config(source.config or {}, source.name)
+    offline = source.folder is None and not hub_answers()
+    return complete(source.name, AutoModelForCausalLM, source.address, dtype, local_files_only=offline)
+
+
+def complete(
+    name: str, cls: Any, address: str | None, dtype: torch.dtype | None, **kwargs: Any
+) -> PreTrainedModel:
+    """`from_pretrained`, refusing what it would only warn about: missing, misshapen or damaged weights."""
+    if dtype is not None:
+        kwargs["dtype"] = dtype
+    try:
+        model, report = cls.from_pretrained(address, output_loading_info=True, **kwargs)
+    except (SafetensorError, EOFError) as error:
+        raise EdgewiseError(
+            f"{name}: a weight file is truncated or damaged ({error}); download or copy it again"
+        ) from error
+    except OSError as error:
+        raise EdgewiseError(f"{name}: {str(error).strip().splitlines()[0]}") from error
+    except (RuntimeError, ValueError) as error:
+        raise EdgewiseError(f"{name} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise EdgewiseError(
+            f"{name}: the checkpoint lacks {len(missing)} weights, {missing[0]} among them; is a file missing?"
+        )
+    check_finite(name, dict(model.named_parameters()))
+    return model
+
+
+def check_finite(name: str, weights: dict[str, Tensor]) -> None:
+    for key, weight in weights.items():
+        if not torch.isfinite(weight).all():
+            raise EdgewiseError(
+                f"{name}: {key} holds NaN or infinity; the checkpoint is damaged or its training diverged"
+            )

@@ -1,0 +1,266 @@
+"""Every architecture: dense mode is the host itself, sparse mode is the reference, whatever the mask, cache or precision."""
+
+import copy
+
+import pytest
+import torch
+from hosts import HOSTS, VOCABULARY, WINDOW, host, padding, soft_capped, text
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import StaticCache
+from transformers.models.bert import BertConfig, BertLMHeadModel
+from transformers.models.bloom import BloomConfig, BloomForCausalLM
+from transformers.models.gpt_oss import GptOssConfig, GptOssForCausalLM
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
+
+import edgewise
+from edgewise import EdgewiseError, GateConfig
+
+GATES = [GateConfig("relative", 2.0), GateConfig("score", 0.5)]
+
+
+def logits(model: PreTrainedModel, ids: Tensor, **kwargs) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids, **kwargs).logits
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_dense_mode_is_the_host(kind, side):
+    model, ids, real = host(kind), text(), padding(side)
+    model.set_attn_implementation("eager")
+    expected = logits(model, ids, attention_mask=real)[real.bool()]
+    edgewise.install(model)
+    torch.testing.assert_close(
+        logits(model, ids, attention_mask=real)[real.bool()], expected, rtol=1e-5, atol=1e-5
+    )
+    edgewise.gate(model)
+    with edgewise.mode(model, "dense"):
+        torch.testing.assert_close(
+            logits(model, ids, attention_mask=real)[real.bool()], expected, rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("gate", GATES, ids=lambda g: g.kind)
+def test_cached_generation_equals_uncached(kind, gate):
+    model = edgewise.gate(host(kind), gate)
+    ids, real = text(length=10), padding("left", length=10, pads=4)
+    cached, uncached = (
+        model.generate(
+            ids, attention_mask=real, max_new_tokens=12, do_sample=False, use_cache=use, eos_token_id=None
+        )  # pyright: ignore
+        for use in (True, False)
+    )
+    assert torch.equal(cached, uncached)
+    with torch.no_grad():
+        first = model(input_ids=ids[:, :6], attention_mask=real[:, :6], use_cache=True)
+        rest = model(input_ids=ids[:, 6:], attention_mask=real, past_key_values=first.past_key_values)
+    whole = logits(model, ids, attention_mask=real)
+    torch.testing.assert_close(rest.logits, whole[:, 6:], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing_for_real_tokens(kind, side):
+    model = edgewise.gate(host(kind), GATES[0])
+    ids, real = text(), padding(side)
+    alone = ids[:1, 6:] if side == "left" else ids[:1, :-6]
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    with edgewise.tap(model) as padded:
+        together = logits(model, ids, attention_mask=real, position_ids=positions)[0][real[0].bool()]
+    torch.testing.assert_close(together, logits(model, alone)[0], rtol=1e-4, atol=1e-5)
+    with edgewise.tap(model) as plain:
+        logits(model, alone)
+        logits(model, ids[1:])
+    torch.testing.assert_close(padded.density_per_head, plain.density_per_head)
+    torch.testing.assert_close(padded.edges_per_query_per_head, plain.edges_per_query_per_head)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_packed_documents_do_not_see_each_other(kind):
+    model, ids = edgewise.gate(host(kind), GATES[0]), text(batch=1)
+    positions = torch.cat([torch.arange(9), torch.arange(15)])[None]
+    packed = logits(model, ids, position_ids=positions, use_cache=False)
+    apart = torch.cat([logits(model, ids[:, :9]), logits(model, ids[:, 9:])], 1)
+    torch.testing.assert_close(packed, apart, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_returned_attentions_are_the_gated_weights(kind):
+    model, ids = edgewise.gate(host(kind), GATES[0]), text()
+    with edgewise.tap(model, read=["weights", "gates", "outputs"]) as seen:
+        out = model(input_ids=ids, output_attentions=True)
+    torch.testing.assert_close(out.logits, logits(model, ids), rtol=1e-5, atol=1e-5)  # reference against fast
+    assert len(out.attentions) == 3
+    for layer, weights in enumerate(out.attentions):
+        assert weights.shape == (2, 4, 24, 24)
+        assert torch.equal(weights, seen.last["weights"][layer])
+        assert (weights.triu(1) == 0).all() and (weights[seen.last["gates"][layer] == 0] == 0).all()
+        assert weights.sum(-1).max() <= 1 + 1e-6
+        assert seen.last["outputs"][layer].shape[:3] == (2, 4, 24)
+    if kind == "mistral":
+        assert (out.attentions[0].tril(-WINDOW) == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_static_cache(kind):
+    model, ids = edgewise.gate(host(kind), GATES[0]), text(batch=1, length=8)
+    cache = StaticCache(config=model.config, max_cache_len=20)
+    with torch.no_grad():
+        first = model(input_ids=ids[:, :5], past_key_values=cache).logits
+        second = model(input_ids=ids[:, 5:6], past_key_values=cache).logits
+        third = model(input_ids=ids[:, 6:], past_key_values=cache).logits
+    torch.testing.assert_close(torch.cat([first, second, third], 1), logits(model, ids), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_half_precision_and_autocast(kind):
+    exact = logits(edgewise.gate(host(kind), GateConfig("relative", 50.0)), text())
+    model = edgewise.gate(host(kind).bfloat16(), GateConfig("relative", 50.0))
+    half = logits(model, text())
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), exact, rtol=0.1, atol=0.3)
+    model = edgewise.gate(host(kind), GateConfig("relative", 50.0)).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(input_ids=text(), labels=text()).loss
+    loss.backward()
+    gradients = [p.grad for name, p in model.named_parameters() if name.endswith("edge_gate.b")]
+    assert len(gradients) == 3 and all(g is not None and torch.isfinite(g).all() for g in gradients)
+
+
+def test_sampling_is_seeded_and_follows_training_mode():
+    model, ids = edgewise.gate(host("gpt2"), GATES[0]), text()
+    model.config.attn_pdrop = 0.0
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    calm = logits(model, ids)
+    assert torch.equal(calm, logits(model, ids))
+    model.train()
+    torch.manual_seed(3)
+    first, second = logits(model, ids), logits(model, ids)
+    torch.manual_seed(3)
+    assert torch.equal(first, logits(model, ids)) and torch.equal(second, logits(model, ids))
+    assert not torch.equal(first, second)
+    with edgewise.mode(model, "deterministic"):
+        assert torch.equal(calm, logits(model, ids))
+
+
+def test_gradient_checkpointing_sees_the_same_noise():
+    gradients = []
+    for checkpointing in (False, True):
+        model = edgewise.gate(host("llama"), GATES[0]).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        torch.manual_seed(4)
+        with edgewise.tap(model) as seen:
+            loss = model(input_ids=text(), labels=text(), use_cache=False).loss + seen.expected_density.mean()
+        loss.backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, recomputed)
+
+
+def test_a_copy_is_independent():
+    model = edgewise.gate(host("gpt2"), GATES[0])
+    with edgewise.tap(model) as seen:
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            twin(input_ids=text())
+            next(p for name, p in twin.named_parameters() if name.endswith("edge_gate.b")).fill_(9.0)
+    assert not seen.counts
+    assert (next(p for name, p in model.named_parameters() if name.endswith("edge_gate.b")) == 2.0).all()
+
+
+# ------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_soft_capped_scores_are_refused_and_the_host_is_left_as_it_was():
+    model = soft_capped()
+    before = model.config._attn_implementation
+    with pytest.raises(EdgewiseError, match="softcap"):
+        edgewise.install(model)
+    assert model.config._attn_implementation == before
+    logits(model, text())
+
+
+def test_attention_sinks_are_refused():
+    config = GptOssConfig(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, num_local_experts=4, num_experts_per_tok=2, pad_token_id=0,
+    )  # fmt: skip
+    with pytest.raises(EdgewiseError, match="s_aux"):
+        edgewise.install(GptOssForCausalLM(config).eval())
+
+
+def test_an_encoder_is_refused():
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+    with pytest.raises(EdgewiseError, match="not causal"):
+        edgewise.install(BertLMHeadModel(config).eval())
+
+
+def test_an_encoder_decoder_is_refused():
+    config = T5Config(vocab_size=VOCABULARY, d_model=32, d_ff=48, num_layers=2, num_heads=4, d_kv=8)
+    with pytest.raises(EdgewiseError, match="encoder-decoder"):
+        edgewise.install(T5ForConditionalGeneration(config).eval())
+
+
+def test_attention_outside_the_registry_is_refused():
+    with pytest.raises(EdgewiseError, match="attention registry"):
+        edgewise.install(
+            BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)).eval()
+        )
+
+
+def test_a_host_that_changes_its_scores_unannounced_is_refused(monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    monkeypatch.setattr(
+        modeling_llama,
+        "eager_attention_forward",
+        lambda m, q, k, v, mask, scaling, **kw: _squared(q, k, v, mask),
+    )
+    with pytest.raises(EdgewiseError, match="cannot follow"):
+        edgewise.install(host("llama"))
+
+
+def _squared(q, k, v, mask):
+    k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+    weights = torch.softmax((q @ k.mT) ** 2 + mask, -1)
+    return (weights @ v).transpose(1, 2).contiguous(), weights
+
+
+def test_a_mask_that_is_not_causal_is_refused():
+    model = edgewise.gate(host("llama"), GATES[0])
+    everything = torch.ones(2, 1, 24, 24, dtype=torch.bool)
+    with pytest.raises(EdgewiseError, match="not causal"):
+        model(input_ids=text(), attention_mask=everything)
+    biased = torch.zeros(2, 1, 24, 24).masked_fill(everything.triu(1), torch.finfo(torch.float32).min)
+    torch.testing.assert_close(logits(model, text(), attention_mask=biased), logits(model, text()))
+    biased[0, 0, 5, 3] = -0.5
+    with pytest.raises(EdgewiseError, match="other than 0"):
+        model(input_ids=text(), attention_mask=biased)
+
+
+def test_a_text_longer_than_the_context_is_refused():
+    model = edgewise.gate(host("gpt2"), GATES[0])
+    with pytest.raises(EdgewiseError, match="65 tokens long, the model's context is 64"):
+        model(input_ids=text(length=65))
+    with pytest.raises(EdgewiseError, match="65 tokens long"):
+        model.generate(text(length=60), max_new_tokens=9, do_sample=False, eos_token_id=None)  # pyright: ignore
+
+
+def test_setting_the_attention_by_hand_is_refused():
+    model = host("gpt2")
+    model.set_attn_implementation("edgewise")
+    with pytest.raises(EdgewiseError, match=r"edgewise\.install"):
+        model(input_ids=text())
+    with pytest.raises(EdgewiseError, match="not loaded by edgewise"), edgewise.tap(host("gpt2")):
+        pass
