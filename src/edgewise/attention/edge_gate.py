@@ -105,7 +105,7 @@ def mode(model: nn.Module, mode: Mode) -> Iterator[None]:
     if mode not in get_args(Mode):
         raise EdgewiseError(f"unknown mode {mode!r}; the modes are: {', '.join(get_args(Mode))}")
     gates = gates_of(model)
-    before = [gate.mode for gate in gates]
+    before: list[Mode | None] = [gate.mode for gate in gates]
     try:
         for gate in gates:
             gate.mode = mode

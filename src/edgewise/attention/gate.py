@@ -155,11 +155,7 @@ def reference(
     else:
         z = s - kappa * lse + b.view(-1, 1, 1)
         keys = noise_keys(seed, q.shape[0], q.shape[1], q.shape[2], q.device)
-        u = (
-            noise(noise_keys(seed, *q.shape[:3], q.device), s.shape[-1], s.dtype)
-            if mode == "sample"
-            else None
-        )
+        u = noise(keys, s.shape[-1], s.dtype) if mode == "sample" else None
         n = 0.0 if u is None else u.logit()
         g = torch.sigmoid(z + n)
         M = edit("gates", (z + n > 0).to(s.dtype)) + (g - g.detach())

@@ -1,0 +1,389 @@
+"""Checkpoints: what is saved comes back to the bit, and never as something else."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hosts import VOCABULARY, host, text
+from huggingface_hub import HfApi, ModelCard, RepoUrl
+from torch import nn
+from torch.nn.functional import gelu, layer_norm
+from transformers import AutoModelForCausalLM
+from transformers.models.bert import BertConfig, BertForMaskedLM
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
+
+import edgewise
+from edgewise import EdgewiseError, GateConfig
+from edgewise.attention.edge_gate import gates_of
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=text()).logits
+
+
+def trained_twin(kind: str = "llama", gate: GateConfig | None = None):
+    """A twin whose thresholds have moved apart, as after training."""
+    model = edgewise.gate(host(kind), gate or GateConfig("relative", 2.0)).eval()
+    with torch.no_grad():
+        for g in gates_of(model):
+            if isinstance(g.b, nn.Parameter):
+                g.b.add_(torch.linspace(-0.5, 0.5, len(g.b)))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma3"])
+@pytest.mark.parametrize(
+    "gate", [GateConfig("relative", 2.0), GateConfig("score", 0.5)], ids=lambda g: g.kind
+)
+def test_a_twin_comes_back_to_the_bit(kind, gate, tmp_path):
+    model = trained_twin(kind, gate)
+    edgewise.save(model, tmp_path / "twin")
+    again = edgewise.load(tmp_path / "twin")
+    assert edgewise.gate_config(again) == gate
+    assert torch.equal(logits(again), logits(model))
+    assert type(again) is type(model) and not again.training
+    # and once more, from the reloaded one
+    edgewise.save(again, tmp_path / "again")
+    assert torch.equal(logits(edgewise.load(tmp_path / "again")), logits(model))
+
+
+def test_a_dense_host_comes_back_and_stays_plain(tmp_path):
+    model = edgewise.install(host("gpt2"))
+    edgewise.save(model, tmp_path / "host")
+    assert torch.equal(logits(edgewise.load(tmp_path / "host")), logits(model))
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "host").eval()
+    torch.testing.assert_close(logits(plain), logits(model))
+    assert edgewise.gate_config(edgewise.load(tmp_path / "host")) is None
+
+
+def test_dtype_and_shards(tmp_path):
+    model = trained_twin()
+    model.save_pretrained(tmp_path / "twin", max_shard_size="20KB")
+    assert len(list((tmp_path / "twin").glob("twin-*.safetensors"))) > 2
+    assert torch.equal(logits(edgewise.load(tmp_path / "twin")), logits(model))
+    half = edgewise.load(tmp_path / "twin", dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    shard = sorted((tmp_path / "twin").glob("twin-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(EdgewiseError, match=f"{shard.name} is missing"):
+        edgewise.load(tmp_path / "twin")
+
+
+def test_every_way_of_saving_a_twin_writes_a_twin(tmp_path):
+    """`push_to_hub` calls `save_pretrained`; so do trainers. A deep copy must save itself, not its original."""
+    model = trained_twin()
+    model.save_pretrained(tmp_path / "a")
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        gates_of(twin)[0].b.fill_(0.1)
+    twin.save_pretrained(str(tmp_path / "b"))
+    assert torch.equal(logits(edgewise.load(tmp_path / "a")), logits(model))
+    assert torch.equal(logits(edgewise.load(tmp_path / "b")), logits(twin))
+    assert not torch.equal(logits(model), logits(twin))
+    for folder in "ab":
+        assert not list((tmp_path / folder).glob("model*")) and not list((tmp_path / folder).glob(".saving*"))
+
+
+def test_push_to_hub_uploads_the_twin(tmp_path, monkeypatch):
+    def keep(self, repo_id, operations, **kwargs):
+        assert repo_id == "someone/their-twin"
+        for operation in operations:
+            (tmp_path / operation.path_in_repo).write_bytes(Path(operation.path_or_fileobj).read_bytes())
+
+    address = RepoUrl("https://huggingface.co/someone/their-twin")
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **kw: address)
+    monkeypatch.setattr(HfApi, "create_commit", keep)
+    monkeypatch.setattr(
+        "transformers.utils.hub.create_and_tag_model_card", lambda *a, **kw: ModelCard("a twin")
+    )
+    model = trained_twin()
+    model.push_to_hub("someone/their-twin")
+    files = {file.name for file in tmp_path.iterdir()}
+    assert "twin.safetensors" in files and "model.safetensors" not in files
+    assert torch.equal(logits(edgewise.load(tmp_path)), logits(model))
+
+
+def test_a_twin_is_pulled_from_the_hub_by_name(tmp_path, monkeypatch):
+    from edgewise.model import source
+
+    model = trained_twin()
+    edgewise.save(model, tmp_path)
+    monkeypatch.setattr(source, "hub_answers", lambda: True)
+    monkeypatch.setattr(source, "hf_hub_download", lambda repo, file, **kw: str(tmp_path / file))
+    monkeypatch.setattr(source, "snapshot_download", lambda repo, **kw: str(tmp_path))
+    assert torch.equal(logits(edgewise.load("someone/their-twin")), logits(model))
+
+
+def test_saving_over_an_older_twin_leaves_nothing_of_it(tmp_path):
+    trained_twin().save_pretrained(tmp_path, max_shard_size="20KB")
+    model = trained_twin("gpt2")
+    edgewise.save(model, tmp_path)
+    assert [f.name for f in tmp_path.glob("twin*")] == ["twin.safetensors"]
+    assert torch.equal(logits(edgewise.load(tmp_path)), logits(model))
+
+
+# ------------------------------------------------------------------------------- transformers without edgewise
+
+OPEN = """
+import sys
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+{first}
+try:
+    model = {cls}.from_pretrained({path!r})
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+else:
+    import torch
+    ids = torch.tensor({ids})
+    print("logits", model.eval()(input_ids=ids).logits.sum().item())
+assert {loaded} == ("edgewise" in sys.modules)
+"""
+
+
+def opened_elsewhere(path: Path, cls: str, first: str = "") -> str:
+    code = OPEN.format(path=str(path), cls=cls, ids=text().tolist(), first=first, loaded=bool(first))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_plain_transformers_never_gives_the_dense_logits(tmp_path):
+    model = trained_twin()
+    edgewise.save(model, tmp_path)
+    answer = opened_elsewhere(tmp_path, "AutoModelForCausalLM")
+    assert answer.startswith("ValueError") and "pip install edgewise" in answer
+    assert opened_elsewhere(tmp_path, "LlamaForCausalLM").startswith("OSError")
+    answer = opened_elsewhere(tmp_path, "AutoModelForCausalLM", "import edgewise; edgewise.load")
+    assert float(answer.removeprefix("logits ")) == pytest.approx(logits(model).sum().item(), rel=1e-5)
+
+
+# ------------------------------------------------------------------------------------------ the authors' layout
+
+
+def nanogpt_state(
+    vocabulary: int, context: int, layers: int, width: int, bias: bool = True
+) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    state = {
+        "transformer.wte.weight": torch.randn(vocabulary, width),
+        "transformer.wpe.weight": torch.randn(context, width),
+    }
+    sizes = {
+        "attn.c_attn": (3 * width, width),
+        "attn.c_proj": (width, width),
+        "mlp.c_fc": (4 * width, width),
+        "mlp.c_proj": (width, 4 * width),
+    }
+    for i in range(layers):
+        for name, size in sizes.items():
+            state[f"transformer.h.{i}.{name}.weight"] = 0.3 * torch.randn(size)
+            state[f"transformer.h.{i}.{name}.bias"] = 0.3 * torch.randn(size[0])
+        for name in ("ln_1", "ln_2"):
+            state[f"transformer.h.{i}.{name}.weight"] = 1 + 0.1 * torch.randn(width)
+            state[f"transformer.h.{i}.{name}.bias"] = 0.1 * torch.randn(width)
+        state[f"transformer.h.{i}.attn.bias"] = torch.ones(
+            1, 1, context, context
+        ).tril()  # nanoGPT's mask buffer
+    state["transformer.ln_f.weight"], state["transformer.ln_f.bias"] = torch.ones(width), torch.zeros(width)
+    state["lm_head.weight"] = state["transformer.wte.weight"]
+    return (
+        state
+        if bias
+        else {key: x for key, x in state.items() if not key.endswith(".bias") or "attn.bias" in key}
+    )
+
+
+def nanogpt_logits(state: dict[str, torch.Tensor], ids: torch.Tensor, heads: int) -> torch.Tensor:
+    """An independent forward pass in the authors' terms: softmax(s) * (s > 0)."""
+
+    def of(name: str) -> torch.Tensor | None:
+        return state.get(name)
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return nn.functional.linear(x, state[name + ".weight"], of(name + ".bias"))
+
+    batch, length = ids.shape
+    width = state["transformer.wte.weight"].shape[1]
+    x = state["transformer.wte.weight"][ids] + state["transformer.wpe.weight"][:length]
+    for i in range(sum(key.endswith("attn.c_attn.weight") for key in state)):
+        block = f"transformer.h.{i}."
+        h = layer_norm(x, (width,), state[block + "ln_1.weight"], of(block + "ln_1.bias"))
+        q, k, v = (
+            y.view(batch, length, heads, -1).transpose(1, 2)
+            for y in linear(h, block + "attn.c_attn").split(width, -1)
+        )
+        s = (q @ k.mT / (width // heads) ** 0.5).masked_fill(
+            torch.ones(length, length).triu(1).bool(), -torch.inf
+        )
+        y = (torch.softmax(s, -1) * (s > 0)) @ v
+        x = x + linear(y.transpose(1, 2).reshape(batch, length, width), block + "attn.c_proj")
+        h = layer_norm(x, (width,), state[block + "ln_2.weight"], of(block + "ln_2.bias"))
+        x = x + linear(gelu(linear(h, block + "mlp.c_fc")), block + "mlp.c_proj")
+    x = layer_norm(x, (width,), state["transformer.ln_f.weight"], of("transformer.ln_f.bias"))
+    return x @ state["lm_head.weight"].T
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "compiled checkpoint with arguments"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_the_authors_layout(wrapped, bias, tmp_path):
+    state = nanogpt_state(VOCABULARY, 32, 2, 128, bias)
+    heads = 4 if wrapped else 2
+    content = state
+    if wrapped:
+        content = {"model": {"_orig_mod." + k: x for k, x in state.items()}, "model_args": {"n_head": 4}}
+    torch.save(content, tmp_path / "final.pth")
+    model = edgewise.load(tmp_path)
+    torch.testing.assert_close(logits(model), nanogpt_logits(state, text(), heads), rtol=1e-4, atol=1e-4)
+    assert edgewise.gate_config(model) == GateConfig("score", 0.0)
+    edgewise.save(model, tmp_path / "twin")
+    assert torch.equal(
+        logits(edgewise.load(tmp_path / "twin")), logits(edgewise.load(tmp_path / "final.pth"))
+    )
+
+
+def test_the_padded_vocabulary_is_trimmed(tmp_path):
+    state = nanogpt_state(50_304, 32, 1, 64)
+    torch.save(state, tmp_path / "final.pth")
+    model = edgewise.load(tmp_path)
+    assert model.config.vocab_size == 50_257
+    torch.testing.assert_close(
+        logits(model), nanogpt_logits(state, text(), 1)[..., :50_257], rtol=1e-4, atol=1e-3
+    )
+
+
+def test_a_pth_file_cannot_run_code(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "trapped"),))
+
+    torch.save({"transformer.wte.weight": Trap()}, tmp_path / "final.pth")
+    with pytest.raises(EdgewiseError, match="not a plain state dict"):
+        edgewise.load(tmp_path)
+    assert not (tmp_path / "trapped").exists()
+
+
+# --------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sound dense folder, to be damaged."""
+    host("llama").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def twin_folder(tmp_path):
+    return edgewise.save(trained_twin(), tmp_path / "twin")
+
+
+def test_no_such_path():
+    with pytest.raises(EdgewiseError, match=r"no model at \./nowhere/model"):
+        edgewise.load("./nowhere/model")
+
+
+def test_no_such_name_offline(monkeypatch):
+    from edgewise.model import source
+
+    monkeypatch.setattr(source, "hub_answers", lambda: False)
+    with pytest.raises(EdgewiseError, match=r"the hub cannot be reached; offline there are: pocket"):
+        edgewise.load("no-one/no-model")
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(EdgewiseError, match=r"no config\.json"):
+        edgewise.load(tmp_path)
+
+
+def test_a_file_instead_of_a_folder(folder, twin_folder):
+    with pytest.raises(EdgewiseError, match="give a folder"):
+        edgewise.load(folder / "config.json")
+    with pytest.raises(EdgewiseError, match="is a file"):
+        edgewise.save(trained_twin(), folder / "config.json")
+
+
+def test_missing_weights(folder, twin_folder):
+    (folder / "model.safetensors").unlink()
+    (twin_folder / "twin.safetensors").unlink()
+    with pytest.raises(EdgewiseError, match=r"model\.safetensors"):
+        edgewise.load(folder)
+    with pytest.raises(EdgewiseError, match=r"twin\.safetensors is missing"):
+        edgewise.load(twin_folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 5000], ids=["empty", "headless", "half"])
+def test_truncated_weights(folder, twin_folder, keep):
+    for file in (folder / "model.safetensors", twin_folder / "twin.safetensors"):
+        file.write_bytes(file.read_bytes()[:keep])
+        with pytest.raises(EdgewiseError, match="truncated or damaged"):
+            edgewise.load(file.parent)
+        with pytest.raises(EdgewiseError, match="truncated or damaged"):
+            edgewise.info(file.parent)
+
+
+def test_weights_of_another_model(folder, tmp_path):
+    host("gpt2").save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").replace(folder / "model.safetensors")
+    with pytest.raises(EdgewiseError, match=r"lacks \d+ weights"):
+        edgewise.load(folder)
+
+
+def test_nan_weights(tmp_path):
+    model = host("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    with pytest.raises(EdgewiseError, match=r"h\.1\.mlp\.c_fc\.weight holds NaN"):
+        edgewise.load(tmp_path)
+    twin = trained_twin()
+    with torch.no_grad():
+        gates_of(twin)[2].b[1] = torch.inf
+    edgewise.save(twin, tmp_path / "twin")
+    with pytest.raises(EdgewiseError, match=r"edge_gate\.b holds NaN or infinity"):
+        edgewise.load(tmp_path / "twin")
+
+
+def test_a_broken_config(folder):
+    (folder / "config.json").write_text("{ not json")
+    with pytest.raises(EdgewiseError, match="cannot be read as JSON"):
+        edgewise.load(folder)
+    (folder / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(EdgewiseError, match="no model of type 'no-such-model'"):
+        edgewise.load(folder)
+
+
+def test_a_twin_with_a_damaged_or_newer_gate(twin_folder):
+    config = json.loads((twin_folder / "config.json").read_text())
+    for change, message in (
+        ({"format": 2}, "newer edgewise"),
+        ({"gate": {"kind": "soft", "b": 1}}, "unknown gate 'soft'"),
+        ({"gate": {}}, "describes no gate"),
+        ({"gate": {"kind": "score", "b": 1.0}}, "offsets are not those"),
+    ):
+        (twin_folder / "config.json").write_text(
+            json.dumps({**config, "edgewise": {**config["edgewise"], **change}})
+        )
+        with pytest.raises(EdgewiseError, match=message):
+            edgewise.load(twin_folder)
+
+
+def test_encoders_and_encoder_decoders(tmp_path):
+    t5 = T5Config(vocab_size=60, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8)
+    bert = BertConfig(
+        vocab_size=60, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
+    BertForMaskedLM(bert).save_pretrained(tmp_path / "bert")
+    with pytest.raises(EdgewiseError, match="encoder-decoder"):
+        edgewise.load(tmp_path / "t5")
+    with pytest.raises(EdgewiseError, match="an encoder"):
+        edgewise.load(tmp_path / "bert")
+
+
+def test_a_folder_without_tokenizer(folder):
+    with pytest.raises(EdgewiseError, match="no tokenizer"):
+        edgewise.load_tokenizer(folder)
