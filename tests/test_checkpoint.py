@@ -11,9 +11,10 @@ import pytest
 import torch
 from hosts import VOCABULARY, host, text
 from huggingface_hub import HfApi, ModelCard, RepoUrl
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import gelu, layer_norm
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.bert import BertConfig, BertForMaskedLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
@@ -126,6 +127,66 @@ def test_saving_over_an_older_twin_leaves_nothing_of_it(tmp_path):
     edgewise.save(model, tmp_path)
     assert [f.name for f in tmp_path.glob("twin*")] == ["twin.safetensors"]
     assert torch.equal(logits(edgewise.load(tmp_path)), logits(model))
+
+
+def test_a_pickled_twin_is_a_twin(tmp_path):
+    model = trained_twin()
+    torch.save(model, tmp_path / "model.pt")
+    again = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert torch.equal(logits(again), logits(model))
+    again.save_pretrained(tmp_path / "twin")
+    assert torch.equal(logits(edgewise.load(tmp_path / "twin")), logits(model))
+
+
+def test_twins_and_dense_models_do_not_share_a_folder(tmp_path):
+    """A stale file of the other kind would open as the other model."""
+    edgewise.save(edgewise.install(host("llama")), tmp_path / "dense")
+    with pytest.raises(EdgewiseError, match="holds a dense model's weights"):
+        edgewise.save(trained_twin(), tmp_path / "dense")
+    edgewise.save(trained_twin(), tmp_path / "twin")
+    with pytest.raises(EdgewiseError, match="holds a sparse twin"):
+        edgewise.save(edgewise.install(host("llama")), tmp_path / "twin")
+
+
+@pytest.mark.parametrize(
+    "gate", [GateConfig("relative", 2.0), GateConfig("score", 0.5)], ids=lambda g: g.kind
+)
+def test_a_twins_weights_under_a_dense_config_are_refused(gate, tmp_path):
+    """As `accelerator.save_model` or a hand-written `save_file` would leave them."""
+    model = trained_twin(gate=gate)
+    model.config.save_pretrained(tmp_path)
+    save_file(
+        {key: x.clone() for key, x in model.state_dict().items()},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
+    )
+    with pytest.raises(EdgewiseError, match="sparse twin's weights under a dense config"):
+        edgewise.load(tmp_path)
+
+
+def test_wrappers_and_other_processes(tmp_path):
+    with pytest.raises(EdgewiseError, match="is a wrapper"):
+        edgewise.save(nn.Sequential(trained_twin()), tmp_path / "wrapped")  # pyright: ignore
+    trained_twin().save_pretrained(tmp_path / "rank 1", is_main_process=False)
+    assert not (tmp_path / "rank 1").exists()
+    with pytest.raises(EdgewiseError, match="without a variant"):
+        trained_twin().save_pretrained(tmp_path / "half", variant="fp16")
+
+
+def test_the_generation_config_comes_along(tmp_path):
+    model = trained_twin()
+    model.generation_config.max_new_tokens = 17
+    edgewise.save(model, tmp_path)
+    assert edgewise.load(tmp_path).generation_config.max_new_tokens == 17
+
+
+def test_auto_classes_honour_or_refuse_what_they_are_given(tmp_path):
+    edgewise.save(trained_twin(), tmp_path)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
+    with pytest.raises(EdgewiseError, match="opened without subfolder"):
+        AutoModelForCausalLM.from_pretrained(
+            tmp_path, subfolder="inner", config=AutoConfig.from_pretrained(tmp_path)
+        )
 
 
 # ------------------------------------------------------------------------------- transformers without edgewise
@@ -255,6 +316,34 @@ def test_the_padded_vocabulary_is_trimmed(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"model": [1, 2]},
+        [1, 2, 3],
+        {"transformer.wte.weight": torch.ones(5), "transformer.wpe.weight": torch.ones(5)},
+        {"transformer.wte.weight": torch.ones(9, 64), "transformer.wpe.weight": torch.ones(9, 64)},
+        {**nanogpt_state(20, 8, 1, 64), "transformer.h.x.ln_1.weight": torch.ones(64)},
+        {"model": nanogpt_state(20, 8, 1, 64), "model_args": {"n_head": 7}},
+        nanogpt_state(20, 8, 1, 48),
+    ],
+    ids=["list of weights", "list", "flat embedding", "no layers", "odd layer", "odd heads", "odd width"],
+)
+def test_a_pth_file_of_another_layout(content, tmp_path):
+    torch.save(content, tmp_path / "final.pth")
+    with pytest.raises(EdgewiseError, match=r"final\.pth"):
+        edgewise.load(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_truncated_pth_file(size, tmp_path):
+    torch.save(nanogpt_state(20, 8, 1, 64), tmp_path / "final.pth")
+    whole = (tmp_path / "final.pth").read_bytes()
+    (tmp_path / "final.pth").write_bytes(whole[:size])
+    with pytest.raises(EdgewiseError, match="is damaged"):
+        edgewise.load(tmp_path)
+
+
 def test_a_pth_file_cannot_run_code(tmp_path):
     class Trap:
         def __reduce__(self):
@@ -335,7 +424,7 @@ def test_weights_of_another_model(folder, tmp_path):
 def test_nan_weights(tmp_path):
     model = host("gpt2")
     with torch.no_grad():
-        model.transformer.h[1].mlp.c_fc.weight[0, 0] = torch.nan
+        dict(model.named_parameters())["transformer.h.1.mlp.c_fc.weight"][0, 0] = torch.nan
     model.save_pretrained(tmp_path)
     with pytest.raises(EdgewiseError, match=r"h\.1\.mlp\.c_fc\.weight holds NaN"):
         edgewise.load(tmp_path)
@@ -356,19 +445,70 @@ def test_a_broken_config(folder):
         edgewise.load(folder)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_size": "abc"},
+        {"num_attention_heads": 0},
+        {"dtype": "float99"},
+        {"architectures": 5},
+        {"hidden_act": "none"},
+    ],
+    ids=str,
+)
+def test_a_config_with_a_senseless_field(folder, change):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(EdgewiseError):
+        edgewise.load(folder)
+
+
+def test_a_missing_shard_and_a_damaged_index(folder):
+    model = host("llama")
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    index = folder / "model.safetensors.index.json"
+    next(folder.glob("model-*.safetensors")).unlink()
+    for look in (edgewise.info, edgewise.load):
+        with pytest.raises(EdgewiseError, match=r"model-0"):
+            look(folder)
+    index.write_text("{")
+    for look in (edgewise.info, edgewise.load):
+        with pytest.raises(EdgewiseError):
+            look(folder)
+
+
+@pytest.mark.parametrize("name", ["~no-such-user/x", "x" * 5000, "a\0b"], ids=["user", "long", "null"])
+def test_names_that_no_file_system_takes(name):
+    with pytest.raises(EdgewiseError, match="no model at"):
+        edgewise.load(name)
+
+
 def test_a_twin_with_a_damaged_or_newer_gate(twin_folder):
     config = json.loads((twin_folder / "config.json").read_text())
     for change, message in (
         ({"format": 2}, "newer edgewise"),
         ({"gate": {"kind": "soft", "b": 1}}, "unknown gate 'soft'"),
         ({"gate": {}}, "describes no gate"),
-        ({"gate": {"kind": "score", "b": 1.0}}, "offsets are not those"),
+        ({"host": 5}, "describes no gate and host"),
     ):
         (twin_folder / "config.json").write_text(
             json.dumps({**config, "edgewise": {**config["edgewise"], **change}})
         )
         with pytest.raises(EdgewiseError, match=message):
             edgewise.load(twin_folder)
+    for nonsense in (None, "gate", [1]):
+        (twin_folder / "config.json").write_text(json.dumps({**config, "edgewise": nonsense}))
+        with pytest.raises(EdgewiseError, match="describes no gate"):
+            edgewise.load(twin_folder)
+    (twin_folder / "config.json").write_text(json.dumps(config))
+    state = load_file(twin_folder / "twin.safetensors")
+    save_file(
+        {key: x for key, x in state.items() if "layers.1.self_attn.edge_gate" not in key},
+        twin_folder / "twin.safetensors",
+    )
+    with pytest.raises(EdgewiseError, match="offsets are not those"):
+        edgewise.load(twin_folder)
 
 
 def test_encoders_and_encoder_decoders(tmp_path):

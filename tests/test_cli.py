@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from hosts import host
+from transformers.models.bloom import BloomConfig, BloomForCausalLM
+from transformers.models.mamba import MambaConfig, MambaForCausalLM
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
 from edgewise import cli
@@ -77,6 +80,21 @@ def test_damage_is_one_line_and_exit_code_2(monkeypatch, capsys, folder):
     weights.write_bytes(weights.read_bytes()[:1000])
     code, _, err = run(monkeypatch, capsys, "info", str(folder))
     assert code == 2 and "truncated or damaged" in err and err.count("\n") == 1
+
+
+def test_models_that_cannot_be_gated_are_refused_by_info(monkeypatch, capsys, tmp_path):
+    small = {"vocab_size": 60, "hidden_size": 16}
+    models = {
+        "bloom": BloomForCausalLM(BloomConfig(**small, n_layer=1, n_head=2)),
+        "mamba": MambaForCausalLM(MambaConfig(**small, state_size=4, num_hidden_layers=1)),
+        "t5": T5ForConditionalGeneration(
+            T5Config(vocab_size=60, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8)
+        ),
+    }
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+        code, _, err = run(monkeypatch, capsys, "info", str(tmp_path / name))
+        assert code == 2 and err.startswith("edgewise: ") and err.count("\n") == 1, name
 
 
 def test_wrong_words_exit_with_2(monkeypatch, capsys):

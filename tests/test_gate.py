@@ -230,13 +230,16 @@ def test_sampled_gates_follow_their_law(kappa):
     )  # [draws, pairs]
     opened = (weights > 0).double()
     usable = torch.softmax(s, -1)[seen] > 0
+    bins = 0
     for low in torch.arange(0, 1, 0.05):
         inside = (pi >= low) & (pi < low + 0.05) & usable
         if inside.sum() < 3:
             continue
+        bins += 1
         surplus = (opened[:, inside] - pi[inside]).sum()
         error = math.sqrt(len(draws) * (pi[inside] * (1 - pi[inside])).sum().item())
         assert abs(surplus) < 5.7 * error + 1e-6
+    assert bins >= 15
 
 
 def test_noise_is_uniform_and_independent():
@@ -281,6 +284,14 @@ def test_nothing_of_size_queries_by_keys_is_kept_for_the_backward_pass():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         gated_attention(q, k, v, b, 1.0, "sample", 0.5, None, 1)
     assert kept and max(kept) <= 2 * 300 * 4
+
+
+def test_noise_of_neighbouring_seeds_shares_no_row():
+    """Not even shifted: sorted rows of one seed never meet those of the next."""
+    rows = [noise_keys(seed, 2, 4, 512, torch.device("cpu")) for seed in range(6)]
+    for which in range(2):
+        keys = torch.cat([row[which].flatten() for row in rows])
+        assert len(keys.unique()) > len(keys) - 5
 
 
 def test_half_precision_inputs_are_computed_in_single():

@@ -15,6 +15,7 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
 from edgewise import EdgewiseError, GateConfig
+from edgewise.attention.edge_gate import gates_of
 
 GATES = [GateConfig("relative", 2.0), GateConfig("score", 0.5)]
 
@@ -103,7 +104,7 @@ def test_returned_attentions_are_the_gated_weights(kind):
         assert (out.attentions[0].tril(-WINDOW) == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral", "gemma3"])
 def test_static_cache(kind):
     model, ids = edgewise.gate(host(kind), GATES[0]), text(batch=1, length=8)
     cache = StaticCache(config=model.config, max_cache_len=20)
@@ -115,18 +116,38 @@ def test_static_cache(kind):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_half_precision_and_autocast(kind):
-    exact = logits(edgewise.gate(host(kind), GateConfig("relative", 50.0)), text())
-    model = edgewise.gate(host(kind).bfloat16(), GateConfig("relative", 50.0))
-    half = logits(model, text())
-    assert half.dtype == torch.bfloat16
-    torch.testing.assert_close(half.float(), exact, rtol=0.1, atol=0.3)
-    model = edgewise.gate(host(kind), GateConfig("relative", 50.0)).train()
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = model(input_ids=text(), labels=text()).loss
-    loss.backward()
-    gradients = [p.grad for name, p in model.named_parameters() if name.endswith("edge_gate.b")]
-    assert len(gradients) == 3 and all(g is not None and torch.isfinite(g).all() for g in gradients)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_half_precision(kind, sampled):
+    """Gates and weights are computed in single precision, tapped or not; only what goes in and out is halved."""
+    model = edgewise.gate(host(kind).bfloat16(), GATES[0])
+    results = []
+    for read in ([], ["gates"]):
+        torch.manual_seed(0)
+        with (
+            edgewise.mode(model, "sample" if sampled else "deterministic"),
+            edgewise.tap(model, read=read) as seen,
+        ):
+            results.append((logits(model, text()), seen.density_per_head))
+    assert results[0][0].dtype == torch.bfloat16
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=0.02, atol=0.02)
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=0.005)
+    with edgewise.mode(model, "dense"):
+        exact, half = logits(edgewise.install(host(kind)), text()), logits(model, text()).float()
+    assert (exact - half).norm() < 0.03 * exact.norm()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_autocast_forward_and_backward(kind):
+    gradients = []
+    for tapped in ([], ["gates"]):
+        model = edgewise.gate(host(kind), GATES[0])
+        with torch.autocast("cpu", torch.bfloat16), edgewise.tap(model, read=tapped):
+            model(
+                input_ids=text(), labels=text()
+            ).loss.backward()  # backward inside autocast, as some trainers do
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        assert all(g.b.grad is not None for g in gates_of(model))
+    assert (gradients[0] - gradients[1]).norm() < 0.03 * gradients[1].norm()
 
 
 def test_sampling_is_seeded_and_follows_training_mode():
@@ -237,6 +258,30 @@ def _squared(q, k, v, mask):
     return (weights @ v).transpose(1, 2).contiguous(), weights
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_an_unannounced_soft_cap_is_refused_in_every_precision(monkeypatch, dtype):
+    from transformers.models.llama import modeling_llama
+
+    def capped(module, q, k, v, mask, scaling, **kwargs):
+        k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        s = 50 * torch.tanh(q @ k.mT * scaling / 50)
+        weights = torch.softmax(s + (0 if mask is None else mask), -1)
+        return (weights @ v).transpose(1, 2).contiguous(), weights
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", capped)
+    with pytest.raises(EdgewiseError, match="cannot follow"):
+        edgewise.install(host("llama").to(dtype))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 14, 14), (2, 1, 1, 24), (2, 3, 14, 24), (3, 1, 14, 24)])
+def test_a_mask_of_the_wrong_shape_is_refused(shape):
+    model = edgewise.gate(host("llama"), GATES[0])
+    past = model(input_ids=text()[:, :10], use_cache=True).past_key_values
+    mask = torch.ones(shape, dtype=torch.bool).tril(shape[-1] - shape[-2])
+    with pytest.raises(EdgewiseError, match="attention mask has shape"):
+        model(input_ids=text()[:, 10:], past_key_values=past, attention_mask=mask)
+
+
 def test_a_mask_that_is_not_causal_is_refused():
     model = edgewise.gate(host("llama"), GATES[0])
     everything = torch.ones(2, 1, 24, 24, dtype=torch.bool)
@@ -251,8 +296,11 @@ def test_a_mask_that_is_not_causal_is_refused():
 
 def test_a_text_longer_than_the_context_is_refused():
     model = edgewise.gate(host("gpt2"), GATES[0])
-    with pytest.raises(EdgewiseError, match="65 tokens long, the model's context is 64"):
-        model(input_ids=text(length=65))
+    for part in (model, model.transformer):
+        with pytest.raises(EdgewiseError, match="65 tokens long, the model's context is 64"):
+            part(input_ids=text(length=65))
+    with pytest.raises(EdgewiseError, match="65 tokens long"):
+        model(input_ids=None, inputs_embeds=torch.zeros(1, 65, 32))
     with pytest.raises(EdgewiseError, match="65 tokens long"):
         model.generate(text(length=60), max_new_tokens=9, do_sample=False, eos_token_id=None)  # pyright: ignore
 
@@ -264,3 +312,43 @@ def test_setting_the_attention_by_hand_is_refused():
         model(input_ids=text())
     with pytest.raises(EdgewiseError, match="not loaded by edgewise"), edgewise.tap(host("gpt2")):
         pass
+
+
+def test_a_model_without_a_head_is_refused():
+    with pytest.raises(EdgewiseError, match="no language-model head"):
+        edgewise.install(host("llama").model)
+
+
+def test_gating_twice_is_refused_and_installing_twice_changes_nothing():
+    model = edgewise.gate(host("llama"), GATES[0])
+    with torch.no_grad():
+        gates_of(model)[0].b.fill_(9.0)
+    with pytest.raises(EdgewiseError, match="already has a gate"):
+        edgewise.gate(model)
+    edgewise.install(model)
+    assert (gates_of(model)[0].b == 9.0).all()
+
+
+def test_reentrant_checkpointing_is_refused_where_it_would_lose_the_density():
+    model = edgewise.gate(host("llama"), GATES[0]).train()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(EdgewiseError, match="use_reentrant=False"), edgewise.tap(model):
+        pass
+
+
+def test_the_users_thread_limit_is_kept():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    logits(edgewise.gate(host("gpt2"), GATES[0]), text())
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)
+
+
+def test_switching_the_attention_of_a_twin_is_refused():
+    model = edgewise.gate(host("llama"), GATES[0])
+    model.set_attn_implementation("sdpa")
+    for part in (model, model.model):
+        with pytest.raises(EdgewiseError, match="ignores its gates"):
+            part(input_ids=text())
+    model.set_attn_implementation("edgewise")
+    logits(model, text())

@@ -10,8 +10,8 @@ it gated.
 import json
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -29,9 +30,9 @@ from transformers import (
 from edgewise.attention.edge_gate import gate_config, gates_of
 from edgewise.attention.gate import GateConfig
 from edgewise.attention.interface import install
-from edgewise.errors import EdgewiseError
+from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
-from edgewise.model.host import check_finite, complete, host_class, host_config, load_host
+from edgewise.model.host import GATE_KEY, check_finite, complete, host_class, host_config, load_host
 from edgewise.model.nanogpt import load_nanogpt
 
 TWIN_TYPE = "sparse twin (pip install edgewise, then open it with edgewise.load)"
@@ -71,15 +72,15 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(found.address, config=host_config(host, found.name))
     except (OSError, ValueError) as error:
         raise EdgewiseError(
-            f"{found.name} has no tokenizer that can be loaded: {str(error).strip().splitlines()[0]}"
+            f"{found.name} has no tokenizer that can be loaded: {first_line(error)}"
         ) from error
 
 
 def gate(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrainedModel:
     """Give a dense host gates, in place: an untrained twin. `save_pretrained` and `push_to_hub` then write a twin."""
     install(model, config or GateConfig())
-    # bound to the instance; `copy.deepcopy` rebinds a method to the copy
-    model.save_pretrained = MethodType(_save_twin, model)  # pyright: ignore
+    # on the instance, because its class belongs to transformers; deepcopy and pickle carry a partial along
+    model.save_pretrained = partial(_save_twin, model)  # pyright: ignore
     return model
 
 
@@ -88,7 +89,12 @@ def save(model: PreTrainedModel, path: str | Path, tokenizer: PreTrainedTokenize
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise EdgewiseError(f"{path} is a file; give a folder to save to")
-    gates_of(model)  # refuses a model that is not ours
+    if not isinstance(model, PreTrainedModel):
+        raise EdgewiseError(
+            f"{type(model).__name__} is a wrapper; save the model inside it (for LoRA: model.merge_and_unload())"
+        )
+    if gate_config(model) is None and list(path.glob("twin*.safetensors")):
+        raise EdgewiseError(f"{path} holds a sparse twin; save the dense model to another folder")
     model.save_pretrained(path)
     if tokenizer is not None:
         tokenizer.save_pretrained(path)
@@ -100,10 +106,17 @@ def save(model: PreTrainedModel, path: str | Path, tokenizer: PreTrainedTokenize
 
 def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any) -> None:
     """Stands in for `save_pretrained` on a gated model. The config is written last: no config, no model."""
-    if kwargs.pop("push_to_hub", False):
-        kwargs.pop("repo_id", None)
-        raise EdgewiseError("save first, then call model.push_to_hub(name)")
+    if not kwargs.get("is_main_process", True):
+        return
+    if kwargs.get("push_to_hub") or kwargs.get("variant"):
+        raise EdgewiseError(
+            "a twin is saved as it is, without a variant; to publish it call model.push_to_hub(name)"
+        )
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise EdgewiseError("this twin carries an adapter; merge it into the weights before saving")
     folder = Path(save_directory)
+    if [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*")]:
+        raise EdgewiseError(f"{folder} holds a dense model's weights; save the twin to another folder")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as scratch:
         PreTrainedModel.save_pretrained(model, scratch, **kwargs)
@@ -130,18 +143,17 @@ def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any
 def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, Any]]:
     """A twin's gate and its host's config, from its config.json."""
     part = config[_KEY]
-    if part.get("format") != _FORMAT:
+    if isinstance(part, dict) and part.get("format", _FORMAT) != _FORMAT:
         raise EdgewiseError(
-            f"{name} was written by a newer edgewise (format {part.get('format')}); upgrade with pip"
+            f"{name} was written by a newer edgewise (format {part['format']}); upgrade with pip"
         )
     try:
-        return GateConfig(part["gate"]["kind"], float(part["gate"]["b"])), part["host"]
+        kind, b, host = str(part["gate"]["kind"]), float(part["gate"]["b"]), dict(part["host"])
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, EdgewiseError):
-            raise
         raise EdgewiseError(
             f"{name}: config.json describes no gate and host; the folder is damaged"
         ) from error
+    return GateConfig(kind, b), host
 
 
 def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedModel:
@@ -149,37 +161,39 @@ def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedMo
     config, host = read_gate(found.name, found.config)
     folder = found.whole_folder()
     state = read_weights(found.name, folder)
-    offsets = {key: state.pop(key) for key in list(state) if ".edge_gate." in key}
+    offsets = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
     typed = host_config(host, found.name)
     model = complete(found.name, host_class(typed), None, dtype, config=typed, state_dict=state)
     gate(model, config)
-    wanted = {key for key, _ in model.named_parameters() if ".edge_gate." in key}
-    if wanted != offsets.keys():
+    if {key for key in model.state_dict() if GATE_KEY in key} != offsets.keys():
         raise EdgewiseError(
             f"{found.name}: the gates' offsets are not those of {len(gates_of(model))} layers; the folder is damaged"
         )
     check_finite(found.name, offsets)
     model.load_state_dict(offsets, strict=False)
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
     return model
 
 
-def weight_files(name: str, folder: Path) -> list[Path]:
-    """A twin's weight files, all of them present."""
-    index = folder / "twin.safetensors.index.json"
-    names = (
-        sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        if index.is_file()
-        else ["twin.safetensors"]
-    )
+def listed_files(name: str, folder: Path, single: str) -> list[Path]:
+    """The one weight file, or those that its index lists; none may be missing."""
+    index = folder / f"{single}.index.json"
+    try:
+        names = (
+            sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else [single]
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EdgewiseError(f"{name}: {index.name} is damaged; copy or download it again") from error
     for file in names:
         if not (folder / file).is_file():
-            raise EdgewiseError(f"{name}: {file} is missing from the twin's folder")
+            raise EdgewiseError(f"{name}: {file} is missing from the folder")
     return [folder / file for file in names]
 
 
 def read_weights(name: str, folder: Path) -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = {}
-    for file in weight_files(name, folder):
+    for file in listed_files(name, folder, "twin.safetensors"):
         try:
             state |= load_file(file)
         except (SafetensorError, OSError) as error:
@@ -204,8 +218,23 @@ class SparseTwinForCausalLM(PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any
     ) -> PreTrainedModel:  # pyright: ignore
-        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
-        return load(pretrained_model_name_or_path, dtype=dtype if isinstance(dtype, torch.dtype) else None)
+        dtype = kwargs.pop("dtype", kwargs.pop("torch_dtype", None))
+        if isinstance(dtype, str):
+            dtype = None if dtype == "auto" else getattr(torch, dtype)
+        ignored = {
+            "config",
+            "trust_remote_code",
+            "code_revision",
+            "adapter_kwargs",
+        }  # what the auto classes add
+        asked = [
+            key for key, value in kwargs.items() if value and key not in ignored and not key.startswith("_")
+        ]
+        if asked:
+            raise EdgewiseError(
+                f"a sparse twin is opened without {', '.join(sorted(asked))}; use edgewise.load"
+            )
+        return load(pretrained_model_name_or_path, dtype=dtype)
 
 
 AutoConfig.register(TWIN_TYPE, SparseTwinConfig)

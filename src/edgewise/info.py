@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 
 from edgewise.attention.gate import GATES, GateConfig
-from edgewise.checkpoint import read_gate, weight_files
-from edgewise.errors import EdgewiseError
+from edgewise.checkpoint import listed_files, read_gate
+from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
 from edgewise.model.host import host_config
 from edgewise.model.nanogpt import load_nanogpt
@@ -76,9 +76,20 @@ def info(name: str | Path) -> ModelInfo:
         if found.folder is not None:
             _check_files(found.name, found.folder, twin=gate is not None)
         typed = host_config(config, found.name)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(typed)
-        dtype = str(typed.dtype or torch.float32)
+        try:
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(typed)
+            dtype = str(typed.dtype or torch.float32)
+        except Exception as error:  # somebody else's config: anything can be wrong with it
+            raise EdgewiseError(
+                f"{found.name} cannot be built from its config: {first_line(error)}"
+            ) from error
+        if not model._can_set_attn_implementation() or not hasattr(
+            typed.get_text_config(), "num_attention_heads"
+        ):
+            raise EdgewiseError(
+                f"{type(model).__name__} has no attention that goes through transformers' attention registry"
+            )
     text = model.config.get_text_config()
     parameters = sum(p.numel() for p in model.parameters())
     if gate is not None and gate.learned:
@@ -106,9 +117,11 @@ def info(name: str | Path) -> ModelInfo:
 
 def _check_files(name: str, folder: Path, twin: bool) -> None:
     """A safetensors header says how long its file must be."""
-    files = weight_files(name, folder) if twin else sorted(folder.glob("*.safetensors"))
-    if not files and not list(folder.glob("*.bin")):
-        raise EdgewiseError(f"{name}: the folder holds a config but no weights")
+    if not twin and not list(folder.glob("*.safetensors*")):
+        if not list(folder.glob("*.bin")):
+            raise EdgewiseError(f"{name}: the folder holds a config but no weights")
+        return
+    files = listed_files(name, folder, "twin.safetensors" if twin else "model.safetensors")
     for file in files:
         try:
             with safe_open(file, framework="pt"):

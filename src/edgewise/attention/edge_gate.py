@@ -29,7 +29,8 @@ class EdgeGate(nn.Module):
         if config is not None and config.learned:
             self.b = nn.Parameter(b)
         else:
-            self.register_buffer("b", b, persistent=False)
+            # in the state dict of every twin, so that its weights alone already tell what they are
+            self.register_buffer("b", b, persistent=config is not None)
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}, heads={self.heads}, {self.config or 'dense'}"
@@ -47,13 +48,10 @@ class EdgeGate(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, return_weights: bool
     ) -> Gated:
         """Attend through the gate: blocks by default, the reference where a T x T matrix is asked for."""
-        mode = (
-            "dense" if self.config is None else self.mode or ("sample" if self.training else "deterministic")
-        )
-        kappa = 0.0 if self.config is None else self.config.kappa
+        mode, kappa = self._mode(), 0.0 if self.config is None else self.config.kappa
         seed = draw_seed() if mode == "sample" else 0
         if return_weights or any(tap.needs_matrices for tap in self.taps):
-            gated = reference(q, k, v, self.b.to(q.dtype), kappa, mode, scale, mask, seed, self._passes)
+            gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, self._passes)
         else:
             gated = gated_attention(q, k, v, self.b, kappa, mode, scale, mask, seed)
         if self.taps:
@@ -62,6 +60,11 @@ class EdgeGate(nn.Module):
                 tap.count(self.layer, gated, pairs, queries)
         return gated._replace(y=self._passes("outputs", gated.y))
 
+    def _mode(self) -> Mode:
+        if self.config is None:
+            return "dense"
+        return self.mode or ("sample" if self.training else "deterministic")
+
     def _passes(self, what: Any, x: Tensor) -> Tensor:
         for tap in self.taps:
             x = tap.passes(what, self.layer, x)
@@ -69,16 +72,12 @@ class EdgeGate(nn.Module):
 
 
 def _in_sight_counts(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Pairs in sight and queries that see something, [batch, 1] each."""
+    """Pairs in sight and queries that see something, [batch, 1 or heads] each."""
+    batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     if mask is not None:
-        return mask.sum((-2, -1)).expand(q.shape[0], -1)[:, :1], mask.any(-1).sum(-1).expand(q.shape[0], -1)[
-            :, :1
-        ]
-    queries, keys = q.shape[2], k.shape[2]
+        return mask.sum((-2, -1)).expand(batch, -1), mask.any(-1).sum(-1).expand(batch, -1)
     pairs = queries * (keys - queries) + queries * (queries + 1) // 2
-    return torch.full((q.shape[0], 1), pairs, device=q.device), torch.full(
-        (q.shape[0], 1), queries, device=q.device
-    )
+    return torch.full((batch, 1), pairs, device=q.device), torch.full((batch, 1), queries, device=q.device)
 
 
 def gates_of(model: nn.Module) -> list[EdgeGate]:

@@ -11,7 +11,9 @@ heads g of that group and the Q queries of the block, j over keys.
 
 import math
 
+import numba
 import numpy as np
+import torch
 from numba import njit, prange, types
 from numba.extending import overload
 from torch import Tensor
@@ -184,10 +186,17 @@ def _backward_rows(
         db[c, r] = sum_dz
 
 
+# The first parallel call starts numba's pool, which resets the thread count of the whole process. Start it here and put back
+# what the user had chosen.
+_threads = torch.get_num_threads()
+numba.set_num_threads(1)
+torch.set_num_threads(_threads)
+
 _NO_MASK = np.ones((1, 1, 1, 1), dtype=np.bool_)
 
 
 def _arguments(S: Tensor, rows: Rows) -> tuple:
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # pyright: ignore
     kappa = np.array(rows.kappa, dtype=S.numpy().dtype)[()]
     mask = _NO_MASK if rows.mask is None else rows.mask.numpy()
     return (rows.b.detach().numpy(), kappa, rows.keys.numpy(), rows.sample, mask, rows.mask is not None,

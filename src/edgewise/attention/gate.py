@@ -23,6 +23,7 @@ arrives at the row's expected edges sum_j pi_ij:
 The fast path computes this in blocks of queries and keeps only O, lse and the inputs for the backward pass.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -38,7 +39,7 @@ Stage = Literal["scores", "gates", "weights"]
 
 
 class GateKind(NamedTuple):
-    """One family member: z = s - kappa * lse + b."""
+    """One family member: z = s - kappa * lse + b. Another one is a line in `GATES`."""
 
     kappa: float
     learned: bool
@@ -96,10 +97,12 @@ def _mix(x: Tensor) -> Tensor:
 
 def noise_keys(seed: int, batch: int, heads: int, queries: int, device: torch.device) -> Tensor:
     """Two 32-bit keys for each row, [2, batch, heads, queries] as int64: the only state the noise needs."""
-    row = torch.arange(batch * heads * queries, device=device).view(batch, heads, queries)
-    words = [seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF]
-    return torch.stack([_mix((_mix(_mix(row + word) + other) * 0x846CA68B) & 0xFFFFFFFF) for word, other in
-                        (words, words[::-1])])  # fmt: skip
+    z = (seed + 0x9E3779B97F4A7C15) & (2**64 - 1)  # scramble, so that neighbouring seeds share nothing
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        z = ((z ^ (z >> shift)) * factor) & (2**64 - 1)
+    row = torch.arange(batch * heads * queries, device=device).view(batch, heads, queries) * 0x9E3779B9
+    both = [_mix((row + word) & 0xFFFFFFFF) for word in (z & 0xFFFFFFFF, z >> 32)]
+    return torch.stack([_mix((x * 0x846CA68B) & 0xFFFFFFFF) for x in both])
 
 
 def noise(keys: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
@@ -112,7 +115,7 @@ def noise(keys: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
     x = _mix((keys[0, ..., None] + column * 0x9E3779B9) & 0xFFFFFFFF)
     x = ((x + keys[1, ..., None]) * 0x846CA68B) & 0xFFFFFFFF
     x = x ^ (x >> 16)
-    return ((x >> 9).to(torch.float64) * 2.0**-23 + 2.0**-24).to(dtype)
+    return ((x >> 9).to(torch.float32) * 2.0**-23 + 2.0**-24).to(dtype)  # 24 bits: exact
 
 
 def draw_seed() -> int:
@@ -142,6 +145,19 @@ def reference(
     edit: Callable[[Stage, Tensor], Tensor] = lambda stage, x: x,
 ) -> Gated:
     """The equations above, in their order, with every T x T matrix in the open. `edit` may replace each as it passes."""
+    with torch.autocast(q.device.type, enabled=False):
+        q_, k_, v_, b_ = _full_precision(q, k, v, b)
+        out = _reference(q_, k_, v_, b_, kappa, mode, scale, mask, seed, edit)
+    return out._replace(y=out.y.to(v.dtype))
+
+
+def _full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """At least single precision: a threshold between half-precision scores would be a coarse one."""
+    real = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
+    return tuple(x.to(real) for x in tensors)
+
+
+def _reference(q: Tensor, k: Tensor, v: Tensor, b: Tensor, kappa, mode, scale, mask, seed, edit) -> Gated:
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     seen = in_sight(q.shape[2], k.shape[2], mask, q.device)
@@ -169,7 +185,7 @@ def reference(
 _QUERIES = 128  # queries to a block
 _ELEMENTS = (
     1 << 20
-)  # scores to a block: 4 MB, so that a block stays in the cache between its matrix product and its row pass
+)  # scores to a block: 4 MB, which stay in the cache from the matrix product to the row pass
 
 
 def gated_attention(
@@ -187,20 +203,15 @@ def gated_attention(
     if mode == "dense":
         return _dense(q, k, v, scale, mask)
     with torch.autocast(q.device.type, enabled=False):
-        real = torch.float64 if q.dtype == torch.float64 else torch.float32
-        y, edges, opened = _GatedAttention.apply(
-            q.to(real), k.to(real), v.to(real), b.to(real), kappa, mode == "sample", scale, mask, seed
-        )
+        tensors = _full_precision(q, k, v, b)
+        y, edges, opened = _GatedAttention.apply(*tensors, kappa, mode == "sample", scale, mask, seed)
     return Gated(y.to(v.dtype), edges, opened)
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Gated:
     """All gates open is the host's own attention, so torch's kernel computes it."""
-    seen = (
-        None
-        if mask is None and q.shape[2] == k.shape[2]
-        else in_sight(q.shape[2], k.shape[2], mask, q.device)
-    )
+    plain = mask is None and q.shape[2] == k.shape[2]
+    seen = None if plain else in_sight(q.shape[2], k.shape[2], mask, q.device)
     y = F.scaled_dot_product_attention(
         q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -235,19 +246,20 @@ class _GatedAttention(torch.autograd.Function):
         kv_heads, width = k.shape[1], v.shape[-1]
         groups = heads // kv_heads
         keys = noise_keys(seed, batch, heads, queries, q.device)
+        whole = Rows(b, kappa, keys, sample, mask, 0, groups, kv_heads, 0, k.shape[2] - queries)
         Q, K, V = _by_kv_head(q, groups) * scale, k.flatten(0, 1), v.flatten(0, 1)
         O = q.new_empty(batch * kv_heads, groups, queries, width)
         lse, edges, opened = (q.new_empty(batch * kv_heads, groups, queries) for _ in range(3))
-        for rows, c, i, hi, (S,) in _blocks(q, k, b, kappa, keys, sample, mask, buffers=1):
+        for rows, c, i, hi, (S,) in _blocks(whole, q, buffers=1):
             torch.bmm(_rows_of(Q, c, i), K[c, :hi].mT, out=S)
             row_lse, row_edges, row_open = _row_passes(S)[0](S, rows)
             O[c, :, i] = torch.bmm(S, V[c, :hi]).unflatten(1, (groups, -1))
-            for whole, part in ((lse, row_lse), (edges, row_edges), (opened, row_open)):
-                whole[c, :, i] = part.unflatten(1, (groups, -1))
+            for all_rows, part in ((lse, row_lse), (edges, row_edges), (opened, row_open)):
+                all_rows[c, :, i] = part.unflatten(1, (groups, -1))
         shape = (batch, heads, queries)
         O = O.view(*shape, width)
         ctx.save_for_backward(q, k, v, b, O, lse, keys, mask)
-        ctx.constants = (kappa, sample, scale)
+        ctx.whole, ctx.scale = whole._replace(b=None, keys=None, mask=None), scale
         opened = opened.view(shape).sum(-1)
         ctx.mark_non_differentiable(opened)
         return O, edges.view(shape).sum(-1), opened
@@ -255,17 +267,22 @@ class _GatedAttention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dO, dedges, _):  # pyright: ignore
+        with torch.autocast(dO.device.type, enabled=False):
+            return _GatedAttention._backward(ctx, dO, dedges)
+
+    @staticmethod
+    def _backward(ctx: Any, dO: Tensor, dedges: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, b, O, lse, keys, mask = ctx.saved_tensors
-        kappa, sample, scale = ctx.constants
+        whole, scale = ctx.whole._replace(b=b, keys=keys, mask=mask), ctx.scale
         batch, heads, queries, _ = q.shape
-        groups = heads // k.shape[1]
+        groups = whole.groups
         Q, K, V = _by_kv_head(q, groups) * scale, k.flatten(0, 1), v.flatten(0, 1)
         D = _by_kv_head((dO * O).sum(-1, keepdim=True), groups)
         c_rows = _by_kv_head(dedges[..., None, None].expand(batch, heads, queries, 1), groups)
         dO = _by_kv_head(dO, groups)
         dQ, dK, dV = torch.empty_like(Q), torch.zeros_like(K), torch.zeros_like(V)
         db = q.new_empty(batch * k.shape[1], groups, queries)
-        for rows, c, i, hi, (S, G) in _blocks(q, k, b, kappa, keys, sample, mask, buffers=2):
+        for rows, c, i, hi, (S, G) in _blocks(whole, q, buffers=2):
             q_rows, dO_rows = _rows_of(Q, c, i), _rows_of(dO, c, i)
             torch.bmm(q_rows, K[c, :hi].mT, out=S)
             torch.bmm(dO_rows, V[c, :hi].mT, out=G)
@@ -291,35 +308,22 @@ def _rows_of(x: Tensor, c: slice, i: slice) -> Tensor:
     return x[c, :, i].flatten(1, 2)
 
 
-def _blocks(
-    q: Tensor,
-    k: Tensor,
-    b: Tensor,
-    kappa: float,
-    keys: Tensor,
-    sample: bool,
-    mask: Tensor | None,
-    buffers: int,
-):
+def _blocks(whole: Rows, q: Tensor, buffers: int):
     """Cut the work into blocks of queries x (batch, kv_head) pairs; keys after a block's last query are never touched."""
-    batch, heads, queries, _ = q.shape
-    kv_heads, columns = k.shape[1], k.shape[2]
-    groups, offset = heads // kv_heads, columns - queries
+    queries, pairs = q.shape[2], q.shape[0] * whole.kv_heads
     step = min(_QUERIES, max(32, queries // 4))
     scratch = [q.new_empty(0) for _ in range(buffers)]
     for i0 in range(0, queries, step):
         i1 = min(queries, i0 + step)
-        hi = i1 + offset
-        per_pair = groups * (i1 - i0) * hi
-        chunk = max(1, min(batch * kv_heads, _ELEMENTS // per_pair))
-        if scratch[0].numel() < chunk * per_pair:
-            scratch = [q.new_empty(chunk * per_pair) for _ in range(buffers)]
-        for first in range(0, batch * kv_heads, chunk):
-            last = min(batch * kv_heads, first + chunk)
-            shape = (last - first, groups * (i1 - i0), hi)
-            views = [x[: (last - first) * per_pair].view(shape) for x in scratch]
-            rows = Rows(b, kappa, keys, sample, mask, first, groups, kv_heads, i0, offset)
-            yield rows, slice(first, last), slice(i0, i1), hi, views
+        hi = i1 + whole.offset
+        shape = (whole.groups * (i1 - i0), hi)
+        chunk = max(1, min(pairs, _ELEMENTS // math.prod(shape)))
+        if scratch[0].numel() < chunk * math.prod(shape):
+            scratch = [q.new_empty(chunk * math.prod(shape)) for _ in range(buffers)]
+        for first in range(0, pairs, chunk):
+            last = min(pairs, first + chunk)
+            views = [x[: (last - first) * math.prod(shape)].view(-1, *shape) for x in scratch]
+            yield whole._replace(first=first, i0=i0), slice(first, last), slice(i0, i1), hi, views
 
 
 def _row_passes(S: Tensor):
@@ -337,9 +341,8 @@ def _gate_rows(
     """lse, P, E, M and u of a block's rows."""
     pair = torch.arange(rows.first, rows.first + S.shape[0], device=S.device)
     batch = (pair // rows.kv_heads)[:, None]
-    head = (pair % rows.kv_heads)[:, None] * rows.groups + torch.arange(
-        rows.groups, device=S.device
-    )  # [pairs, groups]
+    group = torch.arange(rows.groups, device=S.device)
+    head = (pair % rows.kv_heads)[:, None] * rows.groups + group  # [pairs, groups]
     i = slice(rows.i0, rows.i0 + S.shape[1] // rows.groups)
     seen = in_sight(i.stop - i.start, S.shape[2], None, S.device)[0].expand(1, rows.groups, -1, -1)
     if rows.mask is not None:

@@ -6,6 +6,7 @@ biases) is refused; whatever that list does not know is caught by comparing logi
 installing.
 """
 
+import sys
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -15,8 +16,8 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
-from edgewise.attention.edge_gate import EdgeGate
-from edgewise.attention.gate import GateConfig, gated_attention
+from edgewise.attention.edge_gate import EdgeGate, gate_config
+from edgewise.attention.gate import GateConfig, gated_attention, in_sight
 from edgewise.errors import EdgewiseError
 
 NAME = "edgewise"
@@ -26,7 +27,7 @@ CHANGES_SCORES = ("softcap", "s_aux", "position_bias", "head_mask", "alibi", "si
 
 # -------------------------------------------------------------------------------------- what transformers calls
 
-_probing: ContextVar[list[tuple[nn.Module, int, int]] | None] = ContextVar("probing", default=None)
+_probing: ContextVar[list[tuple[nn.Module, int, int, float]] | None] = ContextVar("probing", default=None)
 
 
 def _attention(
@@ -49,14 +50,13 @@ def _attention(
         raise EdgewiseError(
             f"{type(module).__name__} is not causal: every token sees the whole text; edgewise needs a decoder"
         )
-    mask = _checked(attention_mask, query.shape[2], key.shape[2])
+    mask = _checked(attention_mask, query, key)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     probed = _probing.get()
     if probed is not None:
-        probed.append((module, query.shape[1], key.shape[1]))
-        return gated_attention(query, key, value, query, 0.0, "dense", scale, mask).y.transpose(
-            1, 2
-        ).contiguous(), None
+        dense = gated_attention(query, key, value, query, 0.0, "dense", scale, mask)
+        probed.append((module, query.shape[1], key.shape[1], _gap(module, query, key, value, scale, kwargs)))
+        return dense.y.transpose(1, 2).contiguous(), None
     gate = getattr(module, "edge_gate", None)
     if gate is None:
         raise EdgewiseError(
@@ -66,21 +66,51 @@ def _attention(
     return gated.y.transpose(1, 2).contiguous(), gated.weights
 
 
-def _checked(mask: Tensor | None, queries: int, keys: int) -> Tensor | None:
+def _gap(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scale: float, kwargs: dict[str, Any]
+) -> float:
+    """How far the host's own eager attention is from ours, in single precision whatever the model's.
+
+    Logits in half precision could hide a small change to the scores. By transformers' convention the eager function stands
+    beside the attention class; where it does not, the comparison of logits has to do.
+    """
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        return 0.0
+    q, k, v = query.float(), key.float(), value.float()
+    seen = in_sight(q.shape[2], k.shape[2], None, q.device)
+    hidden = torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, torch.finfo(q.dtype).min)
+    own = eager(module, q, k, v, hidden, scaling=scale, dropout=0.0, **kwargs)[0].transpose(1, 2)
+    return (own - gated_attention(q, k, v, q, 0.0, "dense", scale).y).abs().max().item() / max(
+        1.0, own.abs().max().item()
+    )
+
+
+def _checked(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     """A mask as booleans, [1 or batch, 1 or heads, queries, keys]; refuses one that shows a query its future."""
-    if mask is None or getattr(mask, "edgewise_checked", False):
+    batch, heads, queries, keys = *query.shape[:3], key.shape[2]
+    if mask is None or getattr(mask, "edgewise_checked", None) == (batch, heads, queries, keys):
         return mask
-    allowed = mask[..., :keys]
-    if allowed.dtype != torch.bool:
-        allowed = mask == 0
-        if not (allowed | (mask <= torch.finfo(torch.float16).min)).all():
-            raise EdgewiseError(
-                "the attention mask holds values other than 0 and minus infinity; gates need a mask that only hides"
-            )
+    cut = mask[..., :keys]
+    if (
+        cut.ndim != 4
+        or cut.shape[0] not in (1, batch)
+        or cut.shape[1] not in (1, heads)
+        or cut.shape[2:] != (queries, keys)
+    ):
+        raise EdgewiseError(
+            f"the attention mask has shape {list(mask.shape)}; "
+            f"expected [1 or {batch}, 1 or {heads}, {queries}, {keys}]: batch, heads, queries, keys"
+        )
+    allowed = cut if cut.dtype == torch.bool else cut == 0
+    if cut.dtype != torch.bool and not (allowed | (cut <= torch.finfo(torch.float16).min)).all():
+        raise EdgewiseError(
+            "the attention mask holds values other than 0 and minus infinity; gates need a mask that only hides"
+        )
     if allowed.triu(keys - queries + 1).any():
         raise EdgewiseError("the attention mask is not causal: it lets a token see a later one")
-    if mask.dtype == torch.bool and mask.shape == allowed.shape:
-        mask.edgewise_checked = True  # pyright: ignore  (the same tensor visits every layer)
+    if cut.dtype == torch.bool and mask.shape == cut.shape:  # the same tensor visits every layer
+        mask.edgewise_checked = (batch, heads, queries, keys)  # pyright: ignore
     return allowed
 
 
@@ -92,9 +122,8 @@ def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **kw
     if mask is None or kwargs.get("attention_mask") is None:
         return mask
     # Right padding leaves padded queries in sight of real keys. They are the queries that do not see themselves.
-    own = torch.arange(q_length, device=mask.device) + (
-        kwargs.get("q_offset", 0) - kwargs.get("kv_offset", 0)
-    )
+    offset = kwargs.get("q_offset", 0) - kwargs.get("kv_offset", 0)
+    own = torch.arange(q_length, device=mask.device) + offset
     sees_itself = mask.gather(-1, own.view(1, 1, -1, 1).expand(*mask.shape[:2], -1, 1))
     return mask & sees_itself
 
@@ -109,8 +138,8 @@ AttentionMaskInterface.register(NAME, _mask)
 def install(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrainedModel:
     """Route a host's attention through edgewise, in place. Without a gate it stays dense, and can be tapped.
 
-    Three short forward passes prove that the host is causal, that all its attention comes by, and that with every gate open
-    its logits are its own.
+    Three short forward passes prove that the host is causal, that all its attention comes by, and that with every gate
+    open its logits are its own. Attention dropout, if the host has any, is no longer applied while training.
     """
     if not isinstance(model, PreTrainedModel):
         raise EdgewiseError(f"edgewise works on models of transformers, not on {type(model).__name__}")
@@ -121,7 +150,12 @@ def install(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrai
         if isinstance(gate := getattr(module, "edge_gate", None), EdgeGate)
     ]
     if installed:
-        return _set_gates(model, installed, config)
+        model.set_attn_implementation(NAME)
+        if gate_config(model) is None:
+            return _set_gates(model, installed, config)
+        if config is None:
+            return model
+        raise EdgewiseError("this model already has a gate; load the dense host again to start anew")
     if getattr(model.config, "is_encoder_decoder", False):
         raise EdgewiseError(f"{name} is an encoder-decoder; edgewise needs a decoder-only language model")
     if not model._can_set_attn_implementation():
@@ -138,13 +172,16 @@ def install(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrai
         raise
     finally:
         model.train(was_training)
-    model.register_forward_pre_hook(_check_length, with_kwargs=True)
+    for part in {model, model.base_model}:
+        part.register_forward_pre_hook(_check_length, with_kwargs=True)
     return _set_gates(model, modules, config)
 
 
 def _probe(model: PreTrainedModel, name: str) -> list[tuple[nn.Module, int, int]]:
     """The attention modules in the order of layers, with their numbers of heads and key/value heads."""
     text = model.config.get_text_config()
+    if model.get_output_embeddings() is None or not hasattr(text, "vocab_size"):
+        raise EdgewiseError(f"{name} has no language-model head; edgewise needs a causal language model")
     length = min(12, getattr(text, "max_position_embeddings", 12))
     ids = torch.randint(0, text.vocab_size, (1, length), generator=torch.Generator().manual_seed(0)).to(
         model.device
@@ -158,7 +195,7 @@ def _probe(model: PreTrainedModel, name: str) -> list[tuple[nn.Module, int, int]
 
     model.set_attn_implementation("eager")
     own = logits(ids)
-    tolerance = 1e-4 if model.dtype == torch.float32 else 5e-2
+    tolerance = 1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2
     room = tolerance * max(1.0, own.abs().max().item())
     if (own[:, :-1] - logits(other_end)[:, :-1]).abs().max() > room:
         raise EdgewiseError(
@@ -177,12 +214,12 @@ def _probe(model: PreTrainedModel, name: str) -> list[tuple[nn.Module, int, int]
             f"only {len(modules)} attention calls of {name}'s {layers} layers go through transformers' attention registry"
         )
     gap = (through_edgewise - own).abs().max().item()
-    if not gap <= room:
+    if not gap <= room or not max(gap_of_layer for *_, gap_of_layer in modules) <= 1e-4:
         raise EdgewiseError(
             f"{name} does something to its attention that edgewise cannot follow: "
-            f"with all gates open the logits differ by {gap:.2g}"
+            f"with all gates open its output differs by {gap:.2g} in the logits"
         )
-    return modules
+    return [(module, heads, kv_heads) for module, heads, kv_heads, _ in modules]
 
 
 def _set_gates(
@@ -190,14 +227,27 @@ def _set_gates(
 ) -> PreTrainedModel:
     for layer, (module, heads, kv_heads) in enumerate(modules):
         device = next(module.parameters()).device
+        if not hasattr(module, "edge_gate"):
+            module.register_forward_pre_hook(_check_implementation)
         module.edge_gate = EdgeGate(layer, heads, kv_heads, config, device).train(model.training)
     return model
+
+
+def _check_implementation(module: nn.Module, args: tuple) -> None:
+    """`set_attn_implementation("sdpa")` on a twin would make it dense, and blind a tap, without a word."""
+    now = cast(Any, module).config._attn_implementation
+    if now != NAME:
+        raise EdgewiseError(
+            f"this model's attention was switched from {NAME!r} to {now!r}, which ignores its gates and taps; "
+            f"switch back with model.set_attn_implementation({NAME!r}), or use edgewise.mode(model, 'dense')"
+        )
 
 
 def _check_length(model: nn.Module, args: tuple, kwargs: dict) -> None:
     """A text longer than the model's context fails deep inside some hosts and passes silently through others."""
     context = getattr(cast(PreTrainedModel, model).config.get_text_config(), "max_position_embeddings", None)
-    given = kwargs.get("input_ids", kwargs.get("inputs_embeds", args[0] if args else None))
+    offered = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args[:1])
+    given = next((x for x in offered if x is not None), None)
     if context is None or given is None:
         return
     past = kwargs.get("past_key_values")

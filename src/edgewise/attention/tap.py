@@ -41,8 +41,8 @@ class Count:
     layer: int
     expected: Tensor  # [batch, heads]: sum of sigmoid(z), differentiable
     opened: Tensor  # [batch, heads]
-    pairs: Tensor  # [batch, 1]: (query, key) pairs in sight
-    queries: Tensor  # [batch, 1]: queries that see anything
+    pairs: Tensor  # [batch, 1 or heads]: (query, key) pairs in sight
+    queries: Tensor  # [batch, 1 or heads]: queries that see anything
 
 
 @dataclass(eq=False)
@@ -117,14 +117,18 @@ def tap(
     model: nn.Module, read: Iterable[Passing] = (), edit: Mapping[Passing, Edit] | None = None
 ) -> Iterator[Tap]:
     """Open a tap on a model for the length of a `with` block. Taps nest: the innermost edits last."""
-    edit = edit or {}
-    unknown = ({*read} | edit.keys()) - {*get_args(Passing)}
+    read, edit = frozenset(read), edit or {}
+    unknown = (read | edit.keys()) - {*get_args(Passing)}
     if unknown:
         raise EdgewiseError(
             f"cannot tap {', '.join(sorted(unknown))}; what passes is: {', '.join(get_args(Passing))}"
         )
-    opened = Tap(frozenset(read), edit)
     gates = gates_of(model)
+    if model.training and any(_recomputes_without_graph(module) for module in model.modules()):
+        raise EdgewiseError(
+            "reentrant gradient checkpointing cuts the density out of the graph; enable it with use_reentrant=False"
+        )
+    opened = Tap(read, edit)
     for gate in gates:
         gate.taps.append(opened)
     try:
@@ -132,3 +136,10 @@ def tap(
     finally:
         for gate in gates:
             gate.taps.remove(opened)
+
+
+def _recomputes_without_graph(module: nn.Module) -> bool:
+    how = getattr(module, "_gradient_checkpointing_func", None)
+    return bool(
+        getattr(module, "gradient_checkpointing", False) and getattr(how, "keywords", {}).get("use_reentrant")
+    )

@@ -1,27 +1,35 @@
 """Dense hosts: causal language models of transformers, loaded whole or refused with a reason."""
 
+import pickle
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from edgewise.errors import EdgewiseError
+from edgewise.errors import EdgewiseError, first_line
 from edgewise.model.source import Source, hub_answers
+
+GATE_KEY = ".edge_gate."
+"""In the name of every weight that makes a twin of a host."""
 
 
 def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
     """The typed config of a causal model, from its JSON."""
     kind = config.get("model_type")
-    if kind is None:
-        raise EdgewiseError(f"{name}: config.json names no model_type")
-    try:
-        typed = AutoConfig.for_model(**{"model_type": kind, **config})
-    except (ValueError, KeyError, TypeError) as error:
+    if kind not in CONFIG_MAPPING:
         raise EdgewiseError(
             f"{name}: this transformers knows no model of type {kind!r}; upgrading it may help"
+        )
+    try:
+        typed = AutoConfig.for_model(**config)
+        architecture = str(next(iter(config.get("architectures") or []), ""))
+    except Exception as error:  # a config can be wrong in as many ways as there are fields
+        raise EdgewiseError(
+            f"{name}: config.json does not describe a {kind} model: {first_line(error)}"
         ) from error
     if typed.is_encoder_decoder:
         raise EdgewiseError(
@@ -29,7 +37,6 @@ def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
         )
     if type(typed) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise EdgewiseError(f"{name} ({kind}) is not a causal language model; edgewise needs a decoder")
-    architecture = next(iter(config.get("architectures") or []), "")
     if architecture.endswith(("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")):
         raise EdgewiseError(f"{name} is a {architecture}, an encoder; edgewise needs a causal language model")
     return typed
@@ -56,14 +63,16 @@ def complete(
         kwargs["dtype"] = dtype
     try:
         model, report = cls.from_pretrained(address, output_loading_info=True, **kwargs)
-    except (SafetensorError, EOFError) as error:
+    except (SafetensorError, EOFError, pickle.UnpicklingError) as error:
         raise EdgewiseError(
-            f"{name}: a weight file is truncated or damaged ({error}); download or copy it again"
+            f"{name}: a weight file is truncated or damaged ({first_line(error)}); download or copy it again"
         ) from error
-    except OSError as error:
-        raise EdgewiseError(f"{name}: {str(error).strip().splitlines()[0]}") from error
-    except (RuntimeError, ValueError) as error:
-        raise EdgewiseError(f"{name} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:  # somebody else's files: anything can be wrong with them
+        raise EdgewiseError(f"{name} cannot be loaded: {first_line(error)}") from error
+    if any(GATE_KEY in key for key in report["unexpected_keys"]):
+        raise EdgewiseError(
+            f"{name} holds a sparse twin's weights under a dense config; write it with edgewise.save"
+        )
     missing = sorted(report["missing_keys"])
     if missing:
         raise EdgewiseError(

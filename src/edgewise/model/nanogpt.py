@@ -4,7 +4,6 @@ It is evaluated as softmax(s) * (s > 0), the `score` gate with b = 0. nanoGPT is
 linear weights are stored the other way round, and the vocabulary is padded to 50,304 for speed.
 """
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from edgewise.errors import EdgewiseError
+from edgewise.errors import EdgewiseError, first_line
 from edgewise.model.host import check_finite
 
 PADDED_VOCABULARY, GPT2_VOCABULARY = 50_304, 50_257
@@ -24,11 +23,19 @@ def load_nanogpt(path: Path) -> GPT2LMHeadModel:
     """Read `final.pth` as a GPT-2 of transformers. Executes no code from the file."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise EdgewiseError(f"{path} is damaged or is not a plain state dict: {reason}") from error
-    arguments = content.get("model_args", {}) if isinstance(content, dict) else {}
-    state = content.get("model", content) if isinstance(content, dict) else {}
+    except Exception as error:  # truncated, not a pickle, a pickle with code in it
+        raise EdgewiseError(f"{path} is damaged or is not a plain state dict: {first_line(error)}") from error
+    try:
+        return _convert(path, content)
+    except EdgewiseError:
+        raise
+    except (ValueError, TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
+        raise EdgewiseError(f"{path} is not in the nanoGPT layout: {first_line(error)}") from error
+
+
+def _convert(path: Path, content: Any) -> GPT2LMHeadModel:
+    arguments = content.get("model_args") or {}
+    state = content.get("model", content)
     state = {
         str(key).removeprefix("_orig_mod."): value
         for key, value in state.items()

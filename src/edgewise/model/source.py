@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 )
 
 from edgewise import pocket
-from edgewise.errors import EdgewiseError
+from edgewise.errors import EdgewiseError, first_line
 
 AUTHORS_FILE = "final.pth"
 """The paper's authors publish a nanoGPT state dict under this name, without a config."""
@@ -45,7 +45,15 @@ class Source:
         return _from_hub(self.name, name)
 
     def whole_folder(self) -> Path:
-        return self.folder or Path(snapshot_download(self.name, local_files_only=not hub_answers()))
+        if self.folder is not None:
+            return self.folder
+        try:
+            wanted = ["*.json", "twin*"]
+            return Path(
+                snapshot_download(self.name, allow_patterns=wanted, local_files_only=not hub_answers())
+            )
+        except Exception as error:  # whatever the transport raises
+            raise EdgewiseError(f"cannot get {self.name} from the hub: {first_line(error)}") from error
 
 
 def find(name: str | Path) -> Source:
@@ -54,7 +62,7 @@ def find(name: str | Path) -> Source:
     if name in pocket.NAMES:
         folder = pocket.folder(name)
     else:
-        folder = Path(name).expanduser()
+        folder = _path(name)
         if folder.is_file() and folder.name == AUTHORS_FILE:
             folder = folder.parent
     if folder.is_dir():
@@ -70,6 +78,15 @@ def find(name: str | Path) -> Source:
     if path is None and _from_hub(name, AUTHORS_FILE) is None:
         raise EdgewiseError(f"the hub repository {name} holds no config.json: it is not a model")
     return Source(name, None, None if path is None else _read(path))
+
+
+def _path(name: str) -> Path:
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (RuntimeError, OSError, ValueError) as error:  # no such user, a name too long, a null byte
+        raise EdgewiseError(f"no model at {name[:80]}: {first_line(error)}") from error
+    return path
 
 
 @cache
@@ -103,18 +120,14 @@ def _from_hub(repo: str, file: str) -> Path | None:
             f"no model named {repo}: not a folder, not on the hub, not one of {shipped}"
         ) from error
     except (OfflineModeIsEnabled, HFValidationError, HfHubHTTPError, OSError) as error:
-        raise EdgewiseError(f"cannot get {repo} from the hub: {_first_line(error)}") from error
+        raise EdgewiseError(f"cannot get {repo} from the hub: {first_line(error)}") from error
 
 
 def _read(config: Path) -> dict[str, Any]:
     try:
         content = json.loads(config.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise EdgewiseError(f"{config} cannot be read as JSON: {_first_line(error)}") from error
+        raise EdgewiseError(f"{config} cannot be read as JSON: {first_line(error)}") from error
     if not isinstance(content, dict):
         raise EdgewiseError(f"{config} is not a model config")
     return content
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
