@@ -121,6 +121,26 @@ def test_a_twin_is_pulled_from_the_hub_by_name(tmp_path, monkeypatch):
     assert torch.equal(logits(edgewise.load("someone/their-twin")), logits(model))
 
 
+def test_gpt2_by_name_from_the_local_cache(tmp_path):
+    """The hub's own cache layout, without a network: the code that loads by name is the real one."""
+    model = host("gpt2")
+    snapshot = tmp_path / "hub" / "models--gpt2" / "snapshots" / ("0" * 40)
+    model.save_pretrained(snapshot)
+    (tmp_path / "hub" / "models--gpt2" / "refs").mkdir()
+    (tmp_path / "hub" / "models--gpt2" / "refs" / "main").write_text("0" * 40)
+    code = f"""
+import torch, edgewise
+model = edgewise.load("gpt2")
+print(edgewise.info("gpt2").architecture, model(input_ids=torch.tensor({text().tolist()})).logits.sum().item())
+"""
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    architecture, total = done.stdout.split()
+    assert architecture == "GPT2LMHeadModel"
+    assert float(total) == pytest.approx(logits(edgewise.install(model)).sum().item(), rel=1e-4)
+
+
 def test_saving_over_an_older_twin_leaves_nothing_of_it(tmp_path):
     trained_twin().save_pretrained(tmp_path, max_shard_size="20KB")
     model = trained_twin("gpt2")

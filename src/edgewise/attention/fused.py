@@ -20,7 +20,8 @@ from torch import Tensor
 
 from edgewise.attention.gate import Rows
 
-# Not "fast": NaN and infinity must come out as they went in. Only the order of sums is free, so that loops vectorise.
+# Not "fast": NaN and infinity must come out as they went in. Only the order of sums is free, so that loops vectorise. For
+# the same reason divisions below follow numpy: Python's check for zero would keep a loop scalar, and six times as slow.
 _MATH = {"contract", "reassoc", "arcp", "nsz"}
 _HIDDEN = -1e30  # stands for minus infinity; exp of it is exactly 0
 _SATURATED = 40.0  # sigmoid(40) is 1 in double precision; a square of exp(40) still fits in single
@@ -91,7 +92,16 @@ def _hide(s, n, allowed):
             s[j] = _HIDDEN
 
 
-@njit(parallel=True, fastmath=_MATH, cache=True)
+@njit
+def _hide_up_to_a_whole_vector(s, last, J):
+    """Where loops over a row may end. What a vector loop leaves to a scalar one is the slowest part of a short row."""
+    end = min(J, -(-last // 32) * 32)
+    for j in range(last, end):
+        s[j] = _HIDDEN
+    return end
+
+
+@njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
 def _forward_rows(
     S, lse, edges, opened, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset
 ):
@@ -108,35 +118,40 @@ def _forward_rows(
         last = min(J, i + offset + 1)
         if has_mask:
             _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
-        m = _row_max(s, last)
+        end = _hide_up_to_a_whole_vector(s, last, J)
+        m = _row_max(s, end)
         total = zero
-        for j in range(last):
+        for j in range(end):
             total += _exp(s[j] - m)
         row_lse = m + math.log(total)
         if m == real(_HIDDEN):  # nothing to see: a padded query
             row_lse = zero
         threshold = real(kappa * row_lse - b[head])  # z = s - threshold
         key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
-        # E = exp z = P exp(lse - threshold): one exponential serves both, unless P underflows where the gate does not
-        shared = row_lse - threshold < real(_SATURATED)
-        lift = _exp(row_lse - threshold)
         row_edges, row_open = zero, zero
-        for j in range(last):
-            p = _exp(s[j] - row_lse)
-            E = p * lift if shared else _exp(min(s[j] - threshold, real(_SATURATED)))
-            if sample:
-                open_ = one if real(_uniform(key0, key1, j)) * (one + E) > one else zero
-            else:
-                open_ = one if s[j] > threshold else zero
+        for j in range(end):
+            p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
+            u = real(_uniform(key0, key1, j))
+            is_open = u * (one + E) > one if sample else s[j] > threshold
+            open_ = one if is_open else zero
             row_edges += E / (one + E)
             row_open += open_
             s[j] = p * open_
-        for j in range(last, J):
+        for j in range(end, J):
             s[j] = zero
         lse[c, r], edges[c, r], opened[c, r] = row_lse, row_edges, row_open
 
 
-@njit(parallel=True, fastmath=_MATH, cache=True)
+@njit(fastmath=_MATH, error_model="numpy")
+def _dz(p, E, u, G, c):
+    """P g (1 - g) G, the straight-through gradient, and c pi (1 - pi), that of the expected edges."""
+    one = type(p)(1)
+    half_open = one / (one - u + u * E)
+    closed = one / (one + E)
+    return p * G * (u * E * half_open) * ((one - u) * half_open) + c * (E * closed) * closed
+
+
+@njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
 def _backward_rows(
     S, G, lse, D, dedges, db, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset
 ):
@@ -154,33 +169,23 @@ def _backward_rows(
         last = min(J, i + offset + 1)
         if has_mask:
             _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
+        end = _hide_up_to_a_whole_vector(s, last, J)
         row_lse, row_D, row_c = lse[c, r], D[c, r], dedges[c, r]
         threshold = real(kappa * row_lse - b[head])
         key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
-        shared = row_lse - threshold < real(_SATURATED)
-        lift = _exp(row_lse - threshold)
         sum_dz = zero
-        for j in range(last):
-            p = _exp(s[j] - row_lse)
-            E = p * lift if shared else _exp(min(s[j] - threshold, real(_SATURATED)))
-            if sample:
-                u = real(_uniform(key0, key1, j))
-                open_ = u * (one + E) > one
-            else:
-                u = real(0.5)
-                open_ = s[j] > threshold
-            G_ij = g[j]
-            half_open = one / (one - u + u * E)
-            closed = one / (one + E)
-            # g (1 - g) carries the straight-through gradient, pi (1 - pi) that of the expected edges
-            dz = p * G_ij * (u * E * half_open) * ((one - u) * half_open) + row_c * (E * closed) * closed
+        for j in range(end):
+            p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
+            u = real(_uniform(key0, key1, j)) if sample else real(0.5)
+            is_open = u * (one + E) > one if sample else s[j] > threshold
+            dz = _dz(p, E, u, g[j], row_c)
             sum_dz += dz
-            g[j] = p * ((G_ij if open_ else zero) - row_D) + dz
-            s[j] = p if open_ else -p  # the sign keeps M until the row's sum is known
-        for j in range(last):
+            g[j] = p * ((g[j] if is_open else zero) - row_D) + dz
+            s[j] = p if is_open else -p  # the sign keeps M until the row's sum is known
+        for j in range(end):
             g[j] -= slope * sum_dz * abs(s[j])
             s[j] = max(s[j], zero)
-        for j in range(last, J):
+        for j in range(end, J):
             s[j] = zero
             g[j] = zero
         db[c, r] = sum_dz

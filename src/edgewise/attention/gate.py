@@ -182,7 +182,7 @@ def _reference(q: Tensor, k: Tensor, v: Tensor, b: Tensor, kappa, mode, scale, m
 
 # -------------------------------------------------------------------------------------------------------------- fast path
 
-_QUERIES = 128  # queries to a block
+_QUERIES = 64  # queries to a block
 _ELEMENTS = (
     1 << 20
 )  # scores to a block: 4 MB, which stay in the cache from the matrix product to the row pass
@@ -311,7 +311,7 @@ def _rows_of(x: Tensor, c: slice, i: slice) -> Tensor:
 def _blocks(whole: Rows, q: Tensor, buffers: int):
     """Cut the work into blocks of queries x (batch, kv_head) pairs; keys after a block's last query are never touched."""
     queries, pairs = q.shape[2], q.shape[0] * whole.kv_heads
-    step = min(_QUERIES, max(32, queries // 4))
+    step = min(_QUERIES, queries)
     scratch = [q.new_empty(0) for _ in range(buffers)]
     for i0 in range(0, queries, step):
         i1 = min(queries, i0 + step)

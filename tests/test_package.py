@@ -1,0 +1,76 @@
+"""What a newcomer meets: the README's example runs, the demo writes its summary, a wheel carries the models."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(code: str, cwd: Path, **environment: str) -> str:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_in_the_readme_runs(tmp_path):
+    readme = (ROOT / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 12
+    out = python(example, tmp_path)
+    assert out.startswith("small - with")
+    assert (tmp_path / "runs/my-twin/twin.safetensors").is_file()
+
+
+def test_every_command_in_the_readme_exists():
+    from edgewise.cli import COMMANDS
+
+    named = set(re.findall(r"^edgewise (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert named and named <= COMMANDS.keys()
+
+
+def test_the_demo_writes_its_summary(tmp_path):
+    from edgewise.demo import run
+
+    run(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert {row["task"] for row in summary["prompts"]} == {"copy", "ioi", "greater-than", "docstring", "relations"}
+    assert all(row["probability"] > 0.8 for row in summary["prompts"])
+    assert summary["sums"] == {"53+21": "00074", "36+28": "00064", "43+59": "00102"}
+    densities = [row["density"] for row in summary["untrained"]]
+    assert densities == sorted(densities, reverse=True) and 0 < densities[-1] < densities[0] < 1
+
+
+def test_a_wheel_carries_the_models(tmp_path, monkeypatch):
+    build = pytest.importorskip("hatchling.build", reason="hatchling is needed to build a wheel")
+    monkeypatch.chdir(ROOT)
+    wheel = tmp_path / build.build_wheel(str(tmp_path))
+    assert wheel.stat().st_size < 8e6
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    code = (
+        "import edgewise; print(edgewise.__file__)\n"
+        "for name in ('pocket', 'pocket-addition'): edgewise.load(name); edgewise.load_tokenizer(name)"
+    )
+    assert python(code, tmp_path, PYTHONPATH=str(tmp_path / "installed")).startswith(str(tmp_path / "installed"))
+
+
+def test_optional_and_test_packages_are_not_needed_to_import(tmp_path):
+    hidden = "['hypothesis', 'pytest', 'matplotlib', 'datasets', 'peft', 'wandb']"
+    modules = [
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for path in (ROOT / "src/edgewise").rglob("*.py")
+        if path.name != "__main__.py"
+    ]
+    code = (
+        f"import sys, importlib\nfor name in {hidden}: sys.modules[name] = None\n"
+        f"for name in {modules}: importlib.import_module(name)"
+    )
+    python(code, tmp_path)
