@@ -11,11 +11,13 @@ the best of the turns; extra memory is the peak of the process above where it st
 import argparse
 import json
 import math
+import re
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -78,14 +80,22 @@ def times(length: int, turns: int) -> dict[str, float]:
     return best
 
 
+def peak() -> float:
+    """The process's highest memory so far, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would start at the parent's size
+        return int(re.findall(r"VmHWM:\s+(\d+)", status.read_text())[0]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
+
+
 def extra_memory(way: str, length: int) -> float:
-    """Peak MB above the standing memory, with code compiled and gradients allocated."""
+    """Peak MB of one step above what stood before it: inputs allocated, code compiled."""
     warm_up = step(way, 128)
     warm_up()
     run = step(way, length)
-    small = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     run()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - small) / 1024
+    return peak() - before
 
 
 def main() -> None:

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parent.parent
 
 def python(code: str, cwd: Path, **environment: str) -> str:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
-    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -41,7 +43,13 @@ def test_the_demo_writes_its_summary(tmp_path):
 
     run(tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert {row["task"] for row in summary["prompts"]} == {"copy", "ioi", "greater-than", "docstring", "relations"}
+    assert {row["task"] for row in summary["prompts"]} == {
+        "copy",
+        "ioi",
+        "greater-than",
+        "docstring",
+        "relations",
+    }
     assert all(row["probability"] > 0.8 for row in summary["prompts"])
     assert summary["sums"] == {"53+21": "00074", "36+28": "00064", "43+59": "00102"}
     densities = [row["density"] for row in summary["untrained"]]
@@ -59,7 +67,9 @@ def test_a_wheel_carries_the_models(tmp_path, monkeypatch):
         "import edgewise; print(edgewise.__file__)\n"
         "for name in ('pocket', 'pocket-addition'): edgewise.load(name); edgewise.load_tokenizer(name)"
     )
-    assert python(code, tmp_path, PYTHONPATH=str(tmp_path / "installed")).startswith(str(tmp_path / "installed"))
+    assert python(code, tmp_path, PYTHONPATH=str(tmp_path / "installed")).startswith(
+        str(tmp_path / "installed")
+    )
 
 
 def test_optional_and_test_packages_are_not_needed_to_import(tmp_path):

@@ -13,9 +13,10 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from transformers.utils.logging import disable_progress_bar
 
 import edgewise
-from edgewise.pocket import addition, evaluate, world
+from edgewise.pocket import addition, evaluate, stream, world
 
 OUT = Path("runs/demo")
 HELD_OUT_ROWS = 256
@@ -24,6 +25,7 @@ HELD_OUT_ROWS = 256
 def run(out: Path = OUT) -> dict[str, Any]:
     """Every stage in turn."""
     console = Console()
+    disable_progress_bar()  # five small models would each show one
     stages: dict[str, Callable[[Console], dict[str, Any]]] = {
         "what the pocket model knows": know,
         "what the addition model knows": add,
@@ -57,7 +59,7 @@ def know(console: Console) -> dict[str, Any]:
         rows.append({"task": prompt.kind, "prompt": prompt.text, "answer": answer, "probability": right})
         table.add_row(prompt.kind, prompt.text, answer, f"{right:.3f}")
     console.print(table)
-    return {"prompts": rows, "dense_ce": evaluate.held_out_loss(model, HELD_OUT_ROWS)}
+    return {"prompts": rows}
 
 
 def add(console: Console) -> dict[str, Any]:
@@ -81,6 +83,8 @@ def gate_untrained(console: Console) -> dict[str, Any]:
         "an edge stays above", "edges left", "per query", "held-out loss", title="pocket, gated, not trained"
     )
     results = []
+    dense = evaluate.held_out_loss(edgewise.load("pocket"), HELD_OUT_ROWS)
+    table.add_row("dense", "100.0%", f"{(stream.CONTEXT + 1) / 2:.1f}", f"{dense:.4f}")
     for threshold in (0.001, 0.01, 0.1):
         twin = edgewise.gate(edgewise.load("pocket"), edgewise.GateConfig("relative", b=-math.log(threshold)))
         with edgewise.tap(twin) as seen:
@@ -101,4 +105,4 @@ def gate_untrained(console: Console) -> dict[str, Any]:
     for layer, row in enumerate(per_head):
         heads.add_row(f"L{layer}", *(f"{100 * x:.0f}" for x in row))
     console.print(heads)
-    return {"untrained": results}
+    return {"dense_ce": dense, "untrained": results}
