@@ -544,6 +544,10 @@ def test_encoders_and_encoder_decoders(tmp_path):
         edgewise.load(tmp_path / "bert")
 
 
-def test_a_folder_without_tokenizer(folder):
-    with pytest.raises(EdgewiseError, match="no tokenizer"):
-        edgewise.load_tokenizer(folder)
+def test_a_folder_without_tokenizer(folder, twin_folder):
+    for model in (folder, twin_folder):
+        with pytest.raises(EdgewiseError, match="no tokenizer"):
+            edgewise.load_tokenizer(model)
+    (twin_folder / "config.json").write_text('{"edgewise": null}')
+    with pytest.raises(EdgewiseError, match="describes no gate"):
+        edgewise.load_tokenizer(twin_folder)

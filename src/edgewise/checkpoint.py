@@ -1,10 +1,9 @@
 """Loading and saving: dense hosts, sparse twins, and the layout of the paper's authors.
 
 A sparse twin read without its gates is another model: dense, and quietly wrong. So a twin's folder cannot be opened
-that way.
-Its weights are in `twin*.safetensors`, which transformers does not look for, and its `model_type` is a sentence, which
-transformers quotes when it refuses. Once this module is imported (by any use of `edgewise`), transformers' auto classes open
-it gated.
+that way. Its weights are in `twin*.safetensors`, which transformers does not look for, and its `model_type` is a
+sentence, which transformers quotes when it refuses. Once this module is imported (by any use of `edgewise`),
+transformers' auto classes open it gated.
 """
 
 import json
@@ -36,7 +35,8 @@ from edgewise.model.host import GATE_KEY, check_finite, complete, host_class, ho
 from edgewise.model.nanogpt import load_nanogpt
 
 TWIN_TYPE = "sparse twin (pip install edgewise, then open it with edgewise.load)"
-_KEY = "edgewise"
+TWIN_KEY = "edgewise"
+"""The part of config.json that makes it a twin's."""
 _FORMAT = 1
 
 
@@ -55,7 +55,7 @@ def load(
         model = gate(load_nanogpt(path), GateConfig("score", b=0.0))
         if dtype is not None:
             model = model.to(dtype)  # pyright: ignore
-    elif _KEY in found.config:
+    elif TWIN_KEY in found.config:
         model = _load_twin(found, dtype)
     else:
         model = install(load_host(found, dtype))
@@ -65,12 +65,13 @@ def load(
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to a model, by the same names as `load`."""
     found = sources.find(name)
+    if found.config is None:  # the authors ship none: theirs is GPT-2's
+        return load_tokenizer("gpt2")
+    host = read_gate(found.name, found.config)[1] if TWIN_KEY in found.config else found.config
+    config = host_config(host, found.name)
     try:
-        if found.config is None:  # the authors ship none: theirs is GPT-2's
-            return AutoTokenizer.from_pretrained("gpt2")
-        host = found.config.get(_KEY, {}).get("host", found.config)
-        return AutoTokenizer.from_pretrained(found.address, config=host_config(host, found.name))
-    except (OSError, ValueError) as error:
+        return AutoTokenizer.from_pretrained(found.address, config=config)
+    except Exception as error:  # somebody else's files: anything can be wrong with them
         raise EdgewiseError(
             f"{found.name} has no tokenizer that can be loaded: {first_line(error)}"
         ) from error
@@ -131,7 +132,7 @@ def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any
         twin = {
             "model_type": TWIN_TYPE,
             "architectures": host.get("architectures"),
-            _KEY: {"format": _FORMAT, "gate": {"kind": config.kind, "b": config.b}, "host": host},
+            TWIN_KEY: {"format": _FORMAT, "gate": {"kind": config.kind, "b": config.b}, "host": host},
         }
         for stale in [*folder.glob("twin*.safetensors*"), folder / "config.json"]:
             stale.unlink(missing_ok=True)
@@ -142,7 +143,7 @@ def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any
 
 def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, Any]]:
     """A twin's gate and its host's config, from its config.json."""
-    part = config[_KEY]
+    part = config[TWIN_KEY]
     if isinstance(part, dict) and part.get("format", _FORMAT) != _FORMAT:
         raise EdgewiseError(
             f"{name} was written by a newer edgewise (format {part['format']}); upgrade with pip"
@@ -221,12 +222,8 @@ class SparseTwinForCausalLM(PreTrainedModel):
         dtype = kwargs.pop("dtype", kwargs.pop("torch_dtype", None))
         if isinstance(dtype, str):
             dtype = None if dtype == "auto" else getattr(torch, dtype)
-        ignored = {
-            "config",
-            "trust_remote_code",
-            "code_revision",
-            "adapter_kwargs",
-        }  # what the auto classes add
+        # what the auto classes add
+        ignored = {"config", "trust_remote_code", "code_revision", "adapter_kwargs"}
         asked = [
             key for key, value in kwargs.items() if value and key not in ignored and not key.startswith("_")
         ]

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 
 from edgewise.attention.gate import GATES, GateConfig
-from edgewise.checkpoint import listed_files, read_gate
+from edgewise.checkpoint import TWIN_KEY, listed_files, read_gate
 from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
 from edgewise.model.host import host_config
@@ -71,7 +71,7 @@ def info(name: str | Path) -> ModelInfo:
         dtype = str(model.dtype)
     else:
         config = found.config
-        if "edgewise" in config:
+        if TWIN_KEY in config:
             gate, config = read_gate(found.name, config)
         if found.folder is not None:
             _check_files(found.name, found.folder, twin=gate is not None)
