@@ -23,6 +23,7 @@ class EdgeGate(nn.Module):
         super().__init__()
         self.layer, self.heads, self.kv_heads, self.config = layer, heads, kv_heads, config
         self.mode: Mode | None = None  # None: sample while training, deterministic otherwise
+        self.noise: tuple[int, int] | None = None  # seed and first row; None: a seed from torch's generator
         self.taps: list[Tap] = []
         self.b: Tensor  # [heads]
         b = torch.full((heads,), 0.0 if config is None else config.b, device=device, dtype=torch.float32)
@@ -49,11 +50,11 @@ class EdgeGate(nn.Module):
     ) -> Gated:
         """Attend through the gate: blocks by default, the reference where a T x T matrix is asked for."""
         mode, kappa = self._mode(), 0.0 if self.config is None else self.config.kappa
-        seed = draw_seed() if mode == "sample" else 0
+        seed, first_row = self.noise or (draw_seed() if mode == "sample" else 0, 0)
         if return_weights or any(tap.needs_matrices for tap in self.taps):
-            gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, self._passes)
+            gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, self._passes)
         else:
-            gated = gated_attention(q, k, v, self.b, kappa, mode, scale, mask, seed)
+            gated = gated_attention(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row)
         if self.taps:
             pairs, queries = _in_sight_counts(q, k, mask)
             for tap in self.taps:

@@ -95,12 +95,18 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ (x >> 15)
 
 
-def noise_keys(seed: int, batch: int, heads: int, queries: int, device: torch.device) -> Tensor:
-    """Two 32-bit keys for each row, [2, batch, heads, queries] as int64: the only state the noise needs."""
+def noise_keys(
+    seed: int, batch: int, heads: int, queries: int, device: torch.device, first_row: int = 0
+) -> Tensor:
+    """Two 32-bit keys for each row, [2, batch, heads, queries] as int64: the only state the noise needs.
+
+    `first_row` says where this batch begins in a larger one, so that its parts see the noise they would see together.
+    """
     z = (seed + 0x9E3779B97F4A7C15) & (2**64 - 1)  # scramble, so that neighbouring seeds share nothing
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         z = ((z ^ (z >> shift)) * factor) & (2**64 - 1)
-    row = torch.arange(batch * heads * queries, device=device).view(batch, heads, queries) * 0x9E3779B9
+    row = torch.arange(first_row * heads * queries, (first_row + batch) * heads * queries, device=device)
+    row = row.view(batch, heads, queries) * 0x9E3779B9
     both = [_mix((row + word) & 0xFFFFFFFF) for word in (z & 0xFFFFFFFF, z >> 32)]
     return torch.stack([_mix((x * 0x846CA68B) & 0xFFFFFFFF) for x in both])
 
@@ -142,12 +148,13 @@ def reference(
     scale: float,
     mask: Tensor | None = None,  # bool, [1 or batch, 1 or heads, queries, keys]
     seed: int = 0,
+    first_row: int = 0,
     edit: Callable[[Stage, Tensor], Tensor] = lambda stage, x: x,
 ) -> Gated:
     """The equations above, in their order, with every T x T matrix in the open. `edit` may replace each as it passes."""
     with torch.autocast(q.device.type, enabled=False):
         q_, k_, v_, b_ = _full_precision(q, k, v, b)
-        out = _reference(q_, k_, v_, b_, kappa, mode, scale, mask, seed, edit)
+        out = _reference(q_, k_, v_, b_, kappa, mode, scale, mask, seed, first_row, edit)
     return out._replace(y=out.y.to(v.dtype))
 
 
@@ -157,7 +164,9 @@ def _full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(real) for x in tensors)
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, b: Tensor, kappa, mode, scale, mask, seed, edit) -> Gated:
+def _reference(
+    q: Tensor, k: Tensor, v: Tensor, b: Tensor, kappa, mode, scale, mask, seed, first_row, edit
+) -> Gated:
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     seen = in_sight(q.shape[2], k.shape[2], mask, q.device)
@@ -170,7 +179,7 @@ def _reference(q: Tensor, k: Tensor, v: Tensor, b: Tensor, kappa, mode, scale, m
         edges = M.sum((-2, -1))
     else:
         z = s - kappa * lse + b.view(-1, 1, 1)
-        keys = noise_keys(seed, q.shape[0], q.shape[1], q.shape[2], q.device)
+        keys = noise_keys(seed, q.shape[0], q.shape[1], q.shape[2], q.device, first_row)
         u = noise(keys, s.shape[-1], s.dtype) if mode == "sample" else None
         n = 0.0 if u is None else u.logit()
         g = torch.sigmoid(z + n)
@@ -198,13 +207,14 @@ def gated_attention(
     scale: float,
     mask: Tensor | None = None,  # bool, [1 or batch, 1 or heads, queries, keys]
     seed: int = 0,
+    first_row: int = 0,
 ) -> Gated:
     """The same as `reference`, without weights: nothing of size queries x keys outlives its block."""
     if mode == "dense":
         return _dense(q, k, v, scale, mask)
     with torch.autocast(q.device.type, enabled=False):
         tensors = _full_precision(q, k, v, b)
-        y, edges, opened = _GatedAttention.apply(*tensors, kappa, mode == "sample", scale, mask, seed)
+        y, edges, opened = _GatedAttention.apply(*tensors, kappa, mode == "sample", scale, mask, seed, first_row)
     return Gated(y.to(v.dtype), edges, opened)
 
 
@@ -241,11 +251,11 @@ class Rows(NamedTuple):
 
 class _GatedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q, k, v, b, kappa, sample, scale, mask, seed):  # pyright: ignore
+    def forward(ctx: Any, q, k, v, b, kappa, sample, scale, mask, seed, first_row):  # pyright: ignore
         batch, heads, queries, _ = q.shape
         kv_heads, width = k.shape[1], v.shape[-1]
         groups = heads // kv_heads
-        keys = noise_keys(seed, batch, heads, queries, q.device)
+        keys = noise_keys(seed, batch, heads, queries, q.device, first_row)
         whole = Rows(b, kappa, keys, sample, mask, 0, groups, kv_heads, 0, k.shape[2] - queries)
         Q, K, V = _by_kv_head(q, groups) * scale, k.flatten(0, 1), v.flatten(0, 1)
         O = q.new_empty(batch * kv_heads, groups, queries, width)
@@ -295,7 +305,7 @@ class _GatedAttention(torch.autograd.Function):
             db[c, :, i] = row_db.unflatten(1, (groups, -1))
         dQ.mul_(scale)
         db = db.view(batch, heads, queries).sum((0, 2))
-        return dQ.view_as(q), dK.view_as(k), dV.view_as(v), db, None, None, None, None, None
+        return dQ.view_as(q), dK.view_as(k), dV.view_as(v), db, None, None, None, None, None, None
 
 
 def _by_kv_head(x: Tensor, groups: int) -> Tensor:

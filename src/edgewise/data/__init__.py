@@ -1,0 +1,23 @@
+"""The token rows that post-training and evaluation read.
+
+`source` finds texts, `sections` cuts them into documents of a bearable length, `packing` fills rows with them, `split`
+keeps some out of training, `shipped` has the rows that belong to the shipped models.
+
+    data = open_data("books.txt", tokenizer, context=128, seed=0)
+    batch = data.train.take(16)     # endless, shuffled, resumable
+    data.held_out                   # fixed rows that are never trained on
+
+Data is a .txt, .jsonl, .json or .parquet file (.txt.gz, .jsonl.gz and .json.gz too), a folder or a list of such, a dataset
+of the Hugging Face hub as `name`, `name:config` or `name:config:split` (the split is `train` if not given, and the config
+may be empty: `name::test`), or an object of the `datasets` library.
+"""
+
+from edgewise.data.rows import IGNORE as IGNORE
+from edgewise.data.rows import Batch as Batch
+from edgewise.data.rows import Data as Data
+from edgewise.data.rows import Rows as Rows
+from edgewise.data.shipped import shipped_data as shipped_data
+from edgewise.data.split import held_out_only as held_out_only
+from edgewise.data.split import open_data as open_data
+
+__all__ = ["IGNORE", "Batch", "Data", "Rows", "held_out_only", "open_data", "shipped_data"]
