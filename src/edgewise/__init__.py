@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from edgewise.checkpoint import load_tokenizer as load_tokenizer
     from edgewise.checkpoint import save as save
     from edgewise.errors import EdgewiseError as EdgewiseError
+    from edgewise.evaluation import Measured as Measured
+    from edgewise.evaluation import evaluate_models as evaluate_models
     from edgewise.info import ModelInfo as ModelInfo
     from edgewise.info import info as info
+    from edgewise.posttraining.config import SparsifyConfig as SparsifyConfig
+    from edgewise.posttraining.loop import SparsifyResult as SparsifyResult
+    from edgewise.posttraining.loop import sparsify as sparsify
 
 __version__ = "0.1.0"
 
@@ -32,8 +37,12 @@ __version__ = "0.1.0"
 _HOME = {
     "EdgewiseError": "errors",
     "GateConfig": "attention.gate",
+    "Measured": "evaluation",
     "ModelInfo": "info",
+    "SparsifyConfig": "posttraining.config",
+    "SparsifyResult": "posttraining.loop",
     "Tap": "attention.tap",
+    "evaluate_models": "evaluation",
     "gate": "checkpoint",
     "gate_config": "attention.edge_gate",
     "info": "info",
@@ -42,6 +51,7 @@ _HOME = {
     "load_tokenizer": "checkpoint",
     "mode": "attention.edge_gate",
     "save": "checkpoint",
+    "sparsify": "posttraining.loop",
     "tap": "attention.tap",
 }
 __all__ = sorted(_HOME)  # pyright: ignore

@@ -1,11 +1,13 @@
 """The command line: each command is a function, its docstring and annotations are the help. No logic lives here."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from edgewise.errors import EdgewiseError
+from edgewise.posttraining.config import SparsifyConfig, count
 
 
 def info(model: Annotated[str, tyro.conf.Positional], json: bool = False) -> None:
@@ -23,6 +25,50 @@ def info(model: Annotated[str, tyro.conf.Positional], json: bool = False) -> Non
     print(described.to_json() if json else described)
 
 
+def sparsify(
+    model: Annotated[str, tyro.conf.Positional],
+    config: Annotated[SparsifyConfig, tyro.conf.arg(name="")],
+    data: tuple[str, ...] | None = None,
+) -> None:
+    """Post-train a dense model until almost no attention edges remain, at the same loss.
+
+    Says what it will do, shows how it goes, and leaves the sparse twin with summary.json, log.jsonl and run.png in --out.
+    Ctrl-C saves; --resume goes on. On several devices: accelerate launch -m edgewise sparsify ...
+
+    Args:
+        model: The dense model: a shipped name (pocket), a folder, or a Hugging Face name such as gpt2.
+        config: How.
+        data: Text, jsonl or parquet files, folders of them, or the name of a Hugging Face dataset. The shipped models bring
+            their own.
+    """
+    import edgewise
+
+    edgewise.sparsify(model, data, config)
+
+
+def evaluate(
+    models: Annotated[tuple[str, ...], tyro.conf.Positional],
+    data: tuple[str, ...] | None = None,
+    context: int | None = None,
+    tokens: str = "64K",
+    heads: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Loss, perplexity, density and edges per query of one model, or of a dense model and its twin side by side.
+
+    Args:
+        models: Shipped names, folders or Hugging Face names.
+        data: Text, jsonl or parquet files, folders of them, or the name of a dataset. The shipped models bring their own.
+        context: Tokens to a row; the shortest of the models' contexts (at most 1024) if not given.
+        tokens: How much of the data to read.
+        heads: Also print each head's edges per query.
+        out: Also write everything to this JSON file.
+    """
+    from edgewise.evaluation import evaluate_models, print_evaluation
+
+    print_evaluation(evaluate_models(models, data, context, count(tokens)), heads, out)
+
+
 def demo() -> None:
     """Run the main job on what is shipped with the package, and say where the results are (runs/demo)."""
     from edgewise.demo import run
@@ -30,7 +76,7 @@ def demo() -> None:
     run()
 
 
-COMMANDS = {"info": info, "demo": demo}
+COMMANDS = {"info": info, "sparsify": sparsify, "eval": evaluate, "demo": demo}
 
 
 def main() -> None:
@@ -44,5 +90,7 @@ def main() -> None:
     except EdgewiseError as error:
         print(f"edgewise: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt):
+            print(f"edgewise: {interrupt}", file=sys.stderr)
         sys.exit(130)

@@ -204,7 +204,8 @@ def _arguments(S: Tensor, rows: Rows) -> tuple:
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # pyright: ignore
     kappa = np.array(rows.kappa, dtype=S.numpy().dtype)[()]
     mask = _NO_MASK if rows.mask is None else rows.mask.numpy()
-    return (rows.b.detach().numpy(), kappa, rows.keys.numpy(), rows.sample, mask, rows.mask is not None,
+    b = rows.b.detach().clone().numpy()  # numpy holds on to memory, which FSDP wants to free
+    return (b, kappa, rows.keys.numpy(), rows.sample, mask, rows.mask is not None,
             rows.first, rows.groups, rows.kv_heads, rows.i0, rows.offset)  # fmt: skip
 
 

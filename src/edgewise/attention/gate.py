@@ -214,7 +214,9 @@ def gated_attention(
         return _dense(q, k, v, scale, mask)
     with torch.autocast(q.device.type, enabled=False):
         tensors = _full_precision(q, k, v, b)
-        y, edges, opened = _GatedAttention.apply(*tensors, kappa, mode == "sample", scale, mask, seed, first_row)
+        y, edges, opened = _GatedAttention.apply(
+            *tensors, kappa, mode == "sample", scale, mask, seed, first_row
+        )
     return Gated(y.to(v.dtype), edges, opened)
 
 

@@ -1,0 +1,222 @@
+"""Loss, density and edges of a model on rows of tokens, with the gates it is used with: deterministic."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor, nn
+
+from edgewise import pocket
+from edgewise.attention.edge_gate import gates_of
+from edgewise.attention.tap import tap
+from edgewise.checkpoint import load, load_tokenizer
+from edgewise.data import IGNORE, Batch, held_out_only, shipped_data
+from edgewise.errors import EdgewiseError
+from edgewise.info import info
+
+_TOKENS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model does to held-out rows."""
+
+    ce: float
+    """Cross-entropy in nats per token."""
+    density_per_head: Tensor  # [layers, heads]
+    edges_per_query_per_head: Tensor  # [layers, heads]
+    tokens: int
+    """How many tokens were asked for."""
+
+    @property
+    def density(self) -> float:
+        return self.density_per_head.mean().item()
+
+    @property
+    def edges_per_query(self) -> float:
+        return self.edges_per_query_per_head.mean().item()
+
+    @property
+    def heads_closed(self) -> int:
+        return int((self.density_per_head == 0).sum())
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.ce, 700.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ce": self.ce,
+            "perplexity": self.perplexity,
+            "density": self.density,
+            "edges_per_query": self.edges_per_query,
+            "heads_closed": self.heads_closed,
+            "tokens": self.tokens,
+            "density_per_head": self.density_per_head.tolist(),
+            "edges_per_query_per_head": self.edges_per_query_per_head.tolist(),
+        }
+
+
+def run_model(model: nn.Module, batch: Batch) -> Tensor:  # -> [rows, context, vocabulary]
+    """Logits of packed rows. Positions tell transformers where documents begin, so that attention stays inside them."""
+    where = {} if batch.positions is None else {"position_ids": batch.positions}
+    return model(input_ids=batch.ids, use_cache=False, **where).logits
+
+
+def parts(batch: Batch, rows: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
+    """A batch in pieces of at most `rows` rows, on a device."""
+    for first in range(0, len(batch.ids), rows):
+        yield Batch(*(None if x is None else x[first : first + rows].to(device) for x in batch))  # pyright: ignore
+
+
+def rows_at_once(batch: Batch) -> int:
+    """Rows to a forward pass: logits of a large vocabulary take most of the memory."""
+    return max(1, _TOKENS_AT_ONCE // batch.ids.shape[1])
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module,
+    batch: Batch,
+    rows: int | None = None,
+    total: Callable[[Tensor], Tensor] = lambda x: x,
+    each: Callable[[], None] = lambda: None,
+) -> Measured:
+    """Measure a model on a batch, `rows` rows at a time.
+
+    `total` adds a tensor up over the processes of a distributed run, each of which was given its share of the batch. `each`
+    is called after every piece, for a progress bar.
+    """
+    device = next(model.parameters()).device
+    layers, heads = len(gates_of(model)), gates_of(model)[0].heads
+    sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, tokens
+    edges = torch.zeros(3, layers, heads, dtype=torch.float64, device=device)  # opened, pairs, queries
+    with evaluating(model):
+        for part in parts(batch, rows or rows_at_once(batch), device):
+            with tap(model) as seen:
+                logits = run_model(model, part)
+            loss = nn.functional.cross_entropy(
+                logits.flatten(0, 1).float(), part.targets.flatten(), ignore_index=IGNORE, reduction="sum"
+            )
+            sums += torch.stack([loss.double(), (part.targets != IGNORE).sum().double()])
+            for count in seen.counts:
+                for i, x in enumerate((count.opened, count.pairs, count.queries)):
+                    edges[i, count.layer] += x.expand_as(count.opened).sum(0)
+            each()
+    loss, asked = total(sums).tolist()
+    opened, pairs, queries = total(edges).cpu().float()
+    if not asked:
+        raise EdgewiseError("there is nothing to predict in the held-out rows")
+    return Measured(loss / asked, opened / pairs, opened / queries, int(asked))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Hold a model in eval mode, in which gates are deterministic."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+# ------------------------------------------------------------------------------------------------- `edgewise eval`
+
+
+def evaluate_models(
+    names: Sequence[str | Path], data: Any = None, context: int | None = None, tokens: int = 65_536
+) -> dict[str, Measured]:
+    """Measure models on the same rows: one, or a dense model and its twin side by side.
+
+    >>> edgewise.evaluate_models(["pocket", "runs/pocket-sparse"])
+    """
+    if not names:
+        raise EdgewiseError("name at least one model to evaluate")
+    longest = min(info(name).context or 1024 for name in names)
+    if data is None:
+        batch = _own_rows(names, tokens)
+    else:
+        rows = context or min(longest, 1024)
+        if rows > longest:
+            raise EdgewiseError(f"--context {rows} is longer than the models' own context, {longest}")
+        tokenizer = load_tokenizer(names[0])
+        if any(load_tokenizer(name).get_vocab() != tokenizer.get_vocab() for name in names[1:]):
+            raise EdgewiseError("these models have different tokenizers, so their losses cannot be compared")
+        batch = held_out_only(data, tokenizer, rows, tokens=tokens)
+    results = {}
+    for name in names:
+        model = load(name)
+        pieces = -(-len(batch.ids) // rows_at_once(batch))
+        with Progress(transient=True) as progress:
+            task = progress.add_task(escape(str(name)), total=pieces)
+            results[str(name)] = measure(model, batch, each=lambda task=task: progress.advance(task))
+    return results
+
+
+def _own_rows(names: Sequence[str | Path], tokens: int) -> Batch:
+    """Held-out rows of the text that a shipped model brings along, and its twin with it."""
+    origins = {shipped_origin(str(name)): name for name in names}
+    for origin, name in origins.items():
+        if origin not in pocket.NAMES:
+            raise EdgewiseError(
+                f"{name} brings no text of its own; give --data: a file, a folder or a dataset's name"
+            )
+    if len(origins) > 1:
+        raise EdgewiseError(f"{' and '.join(origins)} know different texts; evaluate them one by one")
+    shipped = shipped_data(next(iter(origins)), seed=0)
+    assert shipped is not None
+    return next(parts(shipped.held_out, max(1, tokens // shipped.train.context)))
+
+
+def shipped_origin(name: str) -> str:
+    """The shipped dense model that a name stands for or that a twin's folder was made from, else the name itself."""
+    if name in pocket.NAMES:
+        return name.removesuffix("-sparse")
+    summary = Path(name) / "summary.json"
+    try:
+        return str(json.loads(summary.read_text())["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return name
+
+
+def print_evaluation(results: dict[str, Measured], heads: bool = False, out: Path | None = None) -> None:
+    """A table, one model to a row; with `heads` also each head's edges per query."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has no width to fit
+    table = Table("model", "loss", "perplexity", "density", "edges per query", "heads closed")
+    first = next(iter(results.values()))
+    for name, found in results.items():
+        against = "" if found is first else f" ({found.ce - first.ce:+.4f})"
+        table.add_row(
+            escape(name),
+            f"{found.ce:.4f}{against}",
+            f"{found.perplexity:.3f}",
+            f"{found.density:.2%}",
+            f"{found.edges_per_query:.2f}",
+            f"{found.heads_closed} of {found.density_per_head.numel()}",
+        )
+    console.print(table)
+    console.print(f"{first.tokens:,} held-out tokens; edges per query are per head")
+    for name, found in results.items() if heads else ():
+        columns = [f"H{head}" for head in range(found.density_per_head.shape[1])]
+        per_head = Table("", *columns, title=escape(f"{name}: edges per query"))
+        for layer, row in enumerate(found.edges_per_query_per_head.tolist()):
+            per_head.add_row(f"L{layer}", *(f"{x:.2f}" if x else "·" for x in row))
+        console.print(per_head)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(
+            json.dumps({name: found.to_dict() for name, found in results.items()}, indent=2) + "\n"
+        )
+        console.print(f"Written to {out}", markup=False, highlight=False, soft_wrap=True)

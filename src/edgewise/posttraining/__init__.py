@@ -1,0 +1,1 @@
+"""Post-training under a constraint: remove edges, keep the loss."""

@@ -1,0 +1,203 @@
+"""What can be asked of a run: one dataclass is the API, the command line and its help."""
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from edgewise.errors import EdgewiseError
+
+if TYPE_CHECKING:
+    from edgewise.attention.gate import GateConfig  # imports torch, which `--help` need not wait for
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How edges are removed. Each choice of the default is measured in docs/posttraining.md."""
+
+    gate: str
+    b: float
+    """Where the gate's offset starts, or stays if it is not learned."""
+    b_end: float | None
+    """No gate's offset may stay above a ceiling that falls from b to this, so that attention spread thin over many keys,
+    which no pressure near the threshold reaches, has to give way."""
+    closing: int
+    """Steps in which it falls."""
+    sampled: bool
+    """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
+    distilled: bool
+    """Fit the dense model's distribution instead of the next token."""
+    paired: bool
+    """Compare with the dense model on the same batch instead of with a fixed number."""
+    relative_pressure: bool
+    """Press on the logarithm of the density instead of the density."""
+    hold: float
+    """Share of the run in which the multiplier may rise above its start but not fall below: edges go first, then the loss
+    comes back. A multiplier that yields at once never gets past what hurts at first."""
+    beta: float
+    """The multiplier's start."""
+    floor: float
+    """Its least value."""
+    ceiling: float
+    """Its largest value."""
+    speed: float
+    """Its largest relative change in one step."""
+    learning_rate: float
+    threshold_rate: float
+    """Learning rate of the gates' thresholds b."""
+    warmup: int
+    """Steps."""
+    decay: float
+    """Share of the run over which the rates fall to zero."""
+    rows: int
+    """Rows to a step, over all machines."""
+
+
+RECIPES = {
+    "edgewise": Recipe(
+        gate="relative",
+        b=7.0,
+        b_end=3.0,
+        closing=400,
+        sampled=False,
+        distilled=True,
+        paired=True,
+        relative_pressure=True,
+        hold=0.85,
+        beta=0.05,
+        floor=0.003,
+        ceiling=1.0,
+        speed=0.03,
+        learning_rate=1e-3,
+        threshold_rate=0.1,
+        warmup=50,
+        decay=0.6,
+        rows=16,
+    ),
+    "paper": Recipe(
+        gate="score",
+        b=2.0,
+        b_end=None,
+        closing=1,
+        sampled=True,
+        distilled=False,
+        paired=False,
+        relative_pressure=False,
+        hold=0.0,
+        beta=0.1,
+        floor=1e-3,
+        ceiling=1e4,
+        speed=0.02,
+        learning_rate=1e-3,
+        threshold_rate=0.0,
+        warmup=50,
+        decay=0.5,
+        rows=16,
+    ),
+}
+
+_SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
+
+
+def count(text: str) -> int:
+    """200M, 1.5B, 40_000: a number of tokens."""
+    found = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([KMB]?)", text.strip().upper())
+    if not found:
+        raise EdgewiseError(f"{text!r} is no number of tokens; write 500K, 200M or 1.5B")
+    return round(float(found[1].replace("_", "")) * _SUFFIX[found[2]])
+
+
+@dataclass(frozen=True)
+class SparsifyConfig:
+    """A run of post-training. Without --tokens, --minutes or --density it takes 15 minutes."""
+
+    out: Path = Path("runs/sparse")
+    """Folder for the twin, summary.json, log.jsonl, the picture of the run and its snapshots."""
+    recipe: Literal["edgewise", "paper"] = "edgewise"
+    """How edges are removed: `edgewise`, or the `paper`'s own way (score gate, sampled, fixed target, no distillation)."""
+    tokens: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
+    """Stop after so many tokens: 500K, 200M, 1.5B."""
+    minutes: float | None = None
+    """Stop after so many minutes: a step is measured first, and the schedule is fitted to them."""
+    density: float | None = None
+    """Stop when held-out density is at most this share of edges (0.02 is 2 %) and the loss is kept."""
+    margin: float = 0.01
+    """By how much the twin's loss may exceed the dense model's, in nats per token."""
+    seed: int = 0
+    """Seed of the order of data and of the gates' noise."""
+    gate: Literal["relative", "score"] | None = None
+    """Another gate than the recipe's."""
+    b: float | None = None
+    """Another start for the gate's offset than the recipe's."""
+    lr: float | None = None
+    """Another highest learning rate than the recipe's. For large pretrained models try 1e-4 and below."""
+    context: int | None = None
+    """Tokens to a row; the model's own context (at most 1024) if not given."""
+    rows: int | None = None
+    """Rows to a step, over all processes."""
+    accumulate: int = 1
+    """Compute a step's gradient in so many parts, to save memory."""
+    lora: int | None = None
+    """Train LoRA adapters of this rank instead of all weights (needs peft), merged into the twin at the end."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """`bf16` computes matrix products in bfloat16 (autocast); weights and gates stay in float32."""
+    valid: tuple[str, ...] | None = None
+    """Held-out data; a part of --data that is never trained on if not given."""
+    controls: bool = False
+    """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training."""
+    resume: bool = False
+    """Go on with the run in --out. Its settings are kept; only --tokens, --minutes and --density may be new."""
+    save_minutes: float = 5.0
+    """Minutes between snapshots."""
+    track: Literal["tensorboard", "wandb", "trackio"] | None = None
+    """Also log to this tracker, through accelerate."""
+
+    def __post_init__(self) -> None:
+        wrong = {
+            "--tokens": self.tokens is not None and self.token_limit == 0,
+            "--minutes": self.minutes is not None and not self.minutes > 0,
+            "--density": self.density is not None and not 0 < self.density < 1,
+            "--margin": not self.margin > 0,
+            "--lr": self.lr is not None and not self.lr > 0,
+            "--context": self.context is not None and self.context < 2,
+            "--rows": self.rows is not None and self.rows < 1,
+            "--accumulate": self.accumulate < 1,
+            "--lora": self.lora is not None and self.lora < 1,
+            "--save-minutes": not self.save_minutes >= 0,
+        }
+        for flag in [flag for flag, is_wrong in wrong.items() if is_wrong]:
+            value = getattr(self, flag[2:].replace("-", "_"))
+            range_ = "between 0 and 1" if flag == "--density" else "positive"
+            raise EdgewiseError(f"{flag} must be {range_}, not {value}")
+        if self.recipe not in RECIPES:
+            raise EdgewiseError(f"unknown recipe {self.recipe!r}; the recipes are: {', '.join(RECIPES)}")
+
+    @property
+    def token_limit(self) -> int | None:
+        return None if self.tokens is None else count(str(self.tokens))
+
+    @property
+    def gate_config(self) -> "GateConfig":
+        from edgewise.attention.gate import GateConfig
+
+        kind = self.gate or RECIPES[self.recipe].gate
+        usual = {recipe.gate: recipe.b for recipe in RECIPES.values()}
+        return GateConfig(kind, usual[kind] if self.b is None else self.b)
+
+
+STOPS = ("tokens", "minutes", "density")
+"""What a resumed run may change."""
+NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", *STOPS)
+
+
+def changed(begun: dict, now: SparsifyConfig) -> list[str]:
+    """Settings that a resumed run was given and that differ from those it began with."""
+    default = SparsifyConfig()
+    return [
+        f"--{field.name.replace('_', '-')}"
+        for field in fields(now)
+        if field.name not in NOT_SETTINGS
+        and getattr(now, field.name) not in (begun.get(field.name), getattr(default, field.name))
+    ]

@@ -1,0 +1,152 @@
+"""Controls: is it the learned gates, or would any mask of that density do? And is it the mask, or just more training?
+
+Every control starts from the same dense weights and is measured on the same held-out rows as the twin.
+
+    threshold       training-free: drop each edge whose attention weight is below t, for several t
+    random          a fixed random mask that leaves each head as many edges as the twin's
+    top-k           in each layer and for each query, the k largest attention weights over all heads, k as in the twin
+    dense           no mask at all: what the same budget of training gains by itself
+
+random and top-k are measured as they are, and post-trained with the twin's own budget, fit and learning rates.
+"""
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from edgewise.attention.gate import GateConfig
+from edgewise.attention.tap import tap
+from edgewise.checkpoint import gate
+from edgewise.data import IGNORE, Batch
+from edgewise.evaluation import Measured, measure, parts, run_model
+from edgewise.posttraining.objective import cross_entropy, divergence, schedule
+
+if TYPE_CHECKING:
+    from edgewise.posttraining.run import Run
+    from edgewise.posttraining.screen import Screen
+
+THRESHOLDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+
+
+class Mask(Protocol):
+    """Which edges stay, given a layer's attention weights."""
+
+    def __call__(self, layer: int, weights: Tensor) -> Tensor:
+        """[batch, heads, queries, keys] -> the same, or [heads, ...]"""
+        ...
+
+
+def random_mask(density_per_head: Tensor, context: int, seed: int) -> Mask:  # [layers, heads]
+    """Drawn once for each pair of positions, so that training can get used to it."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(*density_per_head.shape, context, context, generator=generator)
+    masks = drawn < density_per_head[..., None, None].cpu()
+
+    def mask(layer: int, weights: Tensor) -> Tensor:
+        return masks[layer, :, : weights.shape[-2], : weights.shape[-1]].to(weights)
+
+    return mask
+
+
+def top_k_mask(edges_per_query_per_head: Tensor) -> Mask:  # [layers, heads]
+    """k of a layer's query is the twin's mean; where that is a fraction, queries take turns with one edge more."""
+    k_of_layer = edges_per_query_per_head.sum(1).tolist()
+
+    def mask(layer: int, weights: Tensor) -> Tensor:
+        _, heads, queries, keys = weights.shape
+        together = weights.detach().transpose(1, 2).flatten(2)  # [batch, queries, heads * keys]
+        turn = torch.arange(queries, device=weights.device) * 0.618034 % 1.0  # evenly spread over [0, 1)
+        k = (k_of_layer[layer] + turn).floor().long()  # [queries]
+        order = together.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+        kept = (order < k[:, None]) & (together > 0)
+        return kept.unflatten(2, (heads, keys)).transpose(1, 2).to(weights)
+
+    return mask
+
+
+@contextmanager
+def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
+    """Attend through a mask, without renormalising, as gates do. Gives the edges left and the pairs of each layer, [2]."""
+    left: list[Tensor] = []
+    if mask is None:
+        yield left
+        return
+
+    def edit(layer: int, weights: Tensor) -> Tensor:
+        chosen = mask(layer, weights).expand_as(weights)
+        seen = weights.detach() > 0  # outside of a document and in the future it is 0
+        left.append(torch.stack([(chosen * seen).sum(), seen.sum()]))
+        return weights * chosen
+
+    with tap(model, edit={"weights": edit}):
+        yield left
+
+
+def train_masked(run: "Run", model: nn.Module, mask: Mask | None, screen: "Screen") -> None:
+    """Post-train a dense model behind a mask: the run's own fit, rates, rows and number of steps."""
+    recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
+    optimizer = torch.optim.AdamW(model.parameters(), lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
+    model.train()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    for step in screen.track(range(steps)):
+        optimizer.param_groups[0]["lr"] = run.rates[0] * schedule(step, steps, recipe.warmup, recipe.decay)
+        batch = run.data.train.take(run.rows)
+        asked = (batch.targets != IGNORE).sum().item()
+        for piece in parts(batch, run.part_rows, device):
+            with masked(model, mask):
+                logits = run_model(model, piece)
+            if recipe.distilled and mask is not None:
+                loss = divergence(logits, run.dense_logits(piece), piece.targets)
+            else:  # the dense model cannot learn from itself, but it can from text
+                loss = cross_entropy(logits, piece.targets)
+            (loss / asked).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+
+
+def measure_masked(model: nn.Module, mask: Mask | None, held_out: Batch) -> dict[str, float]:
+    with masked(model, mask) as left:
+        ce = measure(model, held_out).ce
+    if mask is None:
+        return {"ce": ce, "density": 1.0}
+    opened, pairs = torch.stack(left).sum(0).tolist()
+    return {"ce": ce, "density": opened / pairs}
+
+
+def run_controls(run: "Run", twin: Measured, screen: "Screen") -> dict[str, Any]:
+    """All controls of a finished run, trained on the same text from its beginning."""
+    context, held_out = run.data.train.context, run.data.held_out
+    masks: dict[str, Mask | None] = {
+        "random": random_mask(twin.density_per_head, context, run.config.seed),
+        "top-k": top_k_mask(twin.edges_per_query_per_head),
+        "dense": None,
+    }
+    results: dict[str, Any] = {"threshold": thresholds(run, held_out)}
+    for name, mask in masks.items():
+        if mask is not None:
+            results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
+        model = copy.deepcopy(run.dense).float()
+        screen.say(f"control: {name}, trained for {run.step_number:,} steps")
+        run.data.train.load_state_dict(run.first_rows)
+        train_masked(run, model, mask, screen)
+        results[f"{name}, trained"] = measure_masked(model, mask, held_out)
+    return results
+
+
+def thresholds(run: "Run", held_out: Batch) -> list[dict[str, float]]:
+    """The training-free curve."""
+    found = []
+    for threshold in THRESHOLDS:
+        model = gate(copy.deepcopy(run.dense), GateConfig("relative", b=-math.log(threshold)))
+        measured = measure(model, held_out)
+        found.append({"threshold": threshold, "density": measured.density, "ce": measured.ce})
+    return found

@@ -1,0 +1,382 @@
+"""`sparsify`: plan the run, run it, never lose it, tell what came out."""
+
+import json
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from edgewise import pocket
+from edgewise.attention.edge_gate import gate_config
+from edgewise.attention.interface import install
+from edgewise.checkpoint import load, load_tokenizer, save
+from edgewise.data import Data, open_data, shipped_data
+from edgewise.errors import EdgewiseError
+from edgewise.evaluation import Measured, evaluating
+from edgewise.posttraining import snapshot
+from edgewise.posttraining.config import SparsifyConfig, changed
+from edgewise.posttraining.picture import draw_run
+from edgewise.posttraining.run import Diverged, Run
+from edgewise.posttraining.screen import Screen
+from edgewise.posttraining.summary import summarize
+
+DEFAULT_MINUTES = 15.0
+_LONGEST_CONTEXT = 1024
+_CHECKS = 24  # validations in a run
+_CHECK_TOKENS = 16_384  # held-out tokens of a validation on the way; the last one takes all
+_SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
+_SAVE, _INTERRUPT, _TIME_UP = range(3)  # what processes tell each other
+
+
+@dataclass(frozen=True)
+class SparsifyResult:
+    """What came out: the twin, what was measured, and where it is."""
+
+    twin: PreTrainedModel
+    summary: dict[str, Any]
+    folder: Path
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, after the snapshot was saved."""
+
+
+def sparsify(
+    model: str | Path | PreTrainedModel,
+    data: Any = None,
+    config: SparsifyConfig | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> SparsifyResult:
+    """Post-train a dense model until almost no attention edges remain, at the same loss.
+
+    `model` is a name as for `edgewise.load`, or a loaded dense model, which stays as it is. `data` is a text, jsonl or
+    parquet file, a folder of them, a name of the Hugging Face hub, or a dataset object; the shipped models bring their own.
+
+    >>> result = edgewise.sparsify("pocket", config=edgewise.SparsifyConfig(minutes=5, out="runs/pocket-sparse"))
+    >>> result.summary["density"], result.summary["delta_ce"]
+    """
+    config = replace(config or SparsifyConfig(), out=Path((config or SparsifyConfig()).out))
+    # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
+    only_cpu = not torch.accelerator.is_available()
+    accelerator = Accelerator(cpu=only_cpu, log_with=config.track, project_dir=str(config.out))
+    screen = Screen(accelerator.is_main_process)
+    if config.track and not accelerator.log_with:
+        raise EdgewiseError(f"--track {config.track} needs a package: pip install {config.track}")
+    config, position = _begin_or_resume(config, screen)
+    name = _name(model)
+    dense = model if isinstance(model, PreTrainedModel) else load(model)
+    if gate_config(install(dense)) is not None:
+        raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")
+    if tokenizer is None and name and (data is not None or name in pocket.NAMES):
+        tokenizer = load_tokenizer(name)
+    found = _data(name, data, config, dense, tokenizer)
+    with evaluating(dense):
+        run = Run(dense, found, config, accelerator)
+        if config.track:
+            about = {"model": name, "seed": config.seed, "recipe": config.recipe}
+            accelerator.init_trackers("edgewise", about)
+        with screen.waiting("the dense model on held-out text"):
+            dense_measured = run.validate_dense()
+        run.target = dense_measured.ce
+        _restore_or_plan(run, position, dense_measured, name, screen)
+        try:
+            stopped = _train(run, screen)
+            return _finish(run, name, dense_measured, tokenizer, stopped, screen)
+        finally:
+            if config.track:
+                accelerator.end_training()
+
+
+def _name(model: str | Path | PreTrainedModel) -> str:
+    """What the model is called, a shipped one by its own name; empty for one that was never loaded from anywhere."""
+    name = (model.name_or_path or "") if isinstance(model, PreTrainedModel) else str(model)
+    return {str(pocket.folder(shipped)): shipped for shipped in pocket.NAMES}.get(name, name)
+
+
+def _begin_or_resume(config: SparsifyConfig, screen: Screen) -> tuple[SparsifyConfig, dict[str, Any] | None]:
+    """The settings of the run, and its position if it has one."""
+    folder = config.out / "snapshots"
+    if config.out.exists() and not config.out.is_dir():
+        raise EdgewiseError(f"{config.out} is a file; give a folder to --out")
+    if [*config.out.glob("model*.safetensors"), *config.out.glob("pytorch_model*")]:
+        raise EdgewiseError(f"{config.out} holds a dense model's weights; give another folder to --out")
+    begun = config.out.is_dir() and (any(config.out.glob("twin*")) or snapshot.snapshots(folder))
+    if not config.resume:
+        if begun:
+            raise EdgewiseError(
+                f"{config.out} holds a run already; add --resume to go on with it, or give another --out"
+            )
+        return config, None
+    if not begun:
+        raise EdgewiseError(f"{config.out} holds no run to resume; leave out --resume to begin one")
+    found, position = snapshot.newest_whole(folder, screen.say)
+    settings = {**position["config"], "valid": _tuple(position["config"]["valid"])}
+    if new := [flag for flag in changed(settings, config) if flag != "--lr"]:
+        raise EdgewiseError(f"the run was begun with other settings; resume it without {', '.join(new)}")
+    kept = SparsifyConfig(**{**settings, "out": config.out})
+    asked = {key: getattr(config, key) for key in ("tokens", "minutes", "density", "lr", "track")}
+    new_stops = {key: value for key, value in asked.items() if value is not None}
+    config = replace(
+        kept, resume=True, save_minutes=config.save_minutes, controls=config.controls, **new_stops
+    )
+    return config, {**position, "folder": found}
+
+
+def _tuple(x: Any) -> Any:
+    return tuple(x) if isinstance(x, list) else x
+
+
+def _data(
+    name: str,
+    data: Any,
+    config: SparsifyConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Data:
+    own = getattr(model.config.get_text_config(), "max_position_embeddings", _LONGEST_CONTEXT)
+    if config.context is not None and config.context > own:
+        raise EdgewiseError(f"--context {config.context} is longer than the model's own context, {own}")
+    if data is None:
+        shipped = shipped_data(name, config.seed)
+        if shipped is None:
+            raise EdgewiseError(
+                f"{name or 'this model'} brings no text of its own; give --data: a file, a folder or a dataset's name"
+            )
+        if config.context not in (None, shipped.train.context):
+            raise EdgewiseError(
+                f"{name}'s own text has rows of {shipped.train.context} tokens; leave out --context"
+            )
+        return shipped
+    if tokenizer is None:
+        raise EdgewiseError("reading text needs a tokenizer; give tokenizer=..., or the model by name")
+    context = config.context or min(own, _LONGEST_CONTEXT)
+    return open_data(data, tokenizer, context, config.seed, valid=config.valid)
+
+
+# --------------------------------------------------------------------------------------------------------- the plan
+
+
+def _restore_or_plan(
+    run: Run, position: dict[str, Any] | None, dense: Measured, name: str, screen: Screen
+) -> None:
+    """Decide how many steps there will be, and say what will be done before it is begun."""
+    config, now = run.config, 0
+    if position is not None:
+        _check_same(run, position, dense)
+        run.restore(position["folder"], position)
+        now = run.step_number
+        begun = position["config"]
+        if all(begun[key] == getattr(config, key) for key in ("tokens", "minutes")):
+            screen.say(
+                f"resuming {config.out} at step {now:,} of {run.steps:,} ({run.tokens / 1e6:.2f}M tokens)"
+            )
+            return
+    limits = []
+    if config.token_limit is not None:
+        if config.token_limit < run.tokens_per_step:
+            raise EdgewiseError(
+                f"--tokens {config.tokens} is less than one step of {run.tokens_per_step:,} tokens; reduce --rows"
+            )
+        limits.append(config.token_limit // run.tokens_per_step)
+    with screen.waiting("measuring a step"):
+        seconds = run.measure_step()
+    minutes = config.minutes
+    if minutes is None and config.tokens is None and config.density is None:
+        minutes = DEFAULT_MINUTES
+    if minutes is not None:
+        limits.append(now + int(60 * minutes / seconds))
+    if not limits:  # a density alone: no schedule to fit, so allow for a long one
+        limits.append(now + int(60 * 60 * 24 / seconds))
+    run.steps = max(min(limits), now + 1)
+    screen.plan(run, name, dense, seconds)
+
+
+def _check_same(run: Run, position: dict[str, Any], dense: Measured) -> None:
+    """A run goes on only with the text and the dense model it was begun with."""
+    begun, now = position["data"]["name"], run.data.train.name
+    if begun != now:
+        raise EdgewiseError(f"the run was begun on {begun}, not on {now}; resume it with the same --data")
+    if not abs(dense.ce - position["target"]) < _SAME_LOSS:
+        raise EdgewiseError(
+            f"the run was begun with another model or text: the dense model's held-out loss is {dense.ce:.4f} now, and was "
+            f"{position['target']:.4f}; resume it with what it was begun with"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- the loop
+
+
+def _train(run: Run, screen: Screen) -> str:
+    """Steps until something says stop; gives what it was."""
+    config, accelerator = run.config, run.accelerator
+    log = _Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
+    check_rows = max(accelerator.num_processes, _CHECK_TOKENS // run.data.train.context)
+    dense_ce = run.validate_dense(
+        check_rows
+    ).ce  # of the same rows: a part of the text is easier or harder than all of it
+    first, began, saved = run.step_number, time.monotonic(), time.monotonic()
+    first_gap: float | None = None
+    deadline = None if config.minutes is None else began + 60 * config.minutes
+    stopped = "all steps done"
+    with screen.live(run) as line, _signals() as asked:
+        while run.step_number < run.steps:
+            now = time.monotonic()
+            flags = [0.0, float(bool(asked)), 0.0]
+            if accelerator.is_main_process:
+                flags[_SAVE] = float(now - saved >= 60 * config.save_minutes)
+                flags[_TIME_UP] = float(deadline is not None and now > deadline)
+            seen = run.step(tuple(flags))
+            gap = run.multiplier.gap or 0.0
+            if run.step_number == first + 20:
+                first_gap = max(gap, 0.0)
+            if first_gap is not None and gap > 2 * first_gap + 2.0:
+                raise Diverged(f"the loss is {gap:.1f} nats above the dense model's and growing", run)
+            every = max(1, run.steps // 1000)
+            if run.step_number % every == 0:
+                log.write(run, ce=seen.ce, dense_ce=seen.dense_ce, expected_density=seen.density)
+            line(seen)
+            last = run.step_number == run.steps or seen.flags[_TIME_UP]
+            if last or run.step_number % max(1, run.steps // _CHECKS) == 0:
+                checked = run.validate(check_rows)
+                if not math.isfinite(checked.ce):
+                    raise Diverged("the held-out loss is not a number", run)
+                log.write(run, held_out=checked, delta_ce=checked.ce - dense_ce)
+                screen.checked(checked)
+                if config.track:
+                    values = {
+                        "density": checked.density,
+                        "delta_ce": checked.ce - dense_ce,
+                        "beta": run.multiplier.beta,
+                    }
+                    accelerator.log(values, step=run.step_number)
+                reached = config.density is not None and checked.density <= config.density
+                if reached and checked.ce <= dense_ce + config.margin:
+                    stopped = f"density {config.density} reached"
+                    break
+            if seen.flags[_INTERRUPT]:
+                run.save_snapshot()
+                log.close()
+                raise Interrupted(
+                    f"stopped at step {run.step_number:,} of {run.steps:,} and saved; go on with --resume --out {config.out}"
+                )
+            if seen.flags[_TIME_UP]:
+                stopped = "time is up"
+                break
+            if seen.flags[_SAVE]:
+                run.save_snapshot()
+                saved = time.monotonic()
+    run.save_snapshot()
+    log.close()
+    return stopped
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM finish the step and save. A second Ctrl-C stops at once."""
+    asked: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            before[number] = signal.signal(number, note)
+        except ValueError:  # not the main thread: whoever owns it decides
+            break
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Log:
+    """log.jsonl: one line for a step, one for a validation. What a resumed run will do again is cut off first."""
+
+    def __init__(self, path: Path, step: int, is_main: bool):
+        self.file = None
+        self.explained = partial(snapshot.explained, path.parent / "snapshots", path.name)
+        if not is_main:
+            return
+        kept = []
+        with self.explained():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if step and path.is_file():
+                for line in path.read_text().splitlines():
+                    try:
+                        if json.loads(line)["step"] <= step:
+                            kept.append(line + "\n")
+                    except ValueError:  # the last line of a killed run
+                        continue
+            path.write_text("".join(kept))
+            self.file = path.open("a")
+
+    def write(self, run: Run, held_out: Measured | None = None, **values: float) -> None:
+        if self.file is None:
+            return
+        line: dict[str, Any] = {
+            "step": run.step_number,
+            "tokens": run.tokens,
+            "seconds": round(run.seconds, 2),
+        }
+        line |= {"beta": run.multiplier.beta, "gap": run.multiplier.gap, **values}
+        if held_out is not None:
+            line |= {"held_out_ce": held_out.ce, "density": held_out.density}
+            line |= {"edges_per_query": held_out.edges_per_query}
+        with self.explained():
+            self.file.write(json.dumps(line) + "\n")
+            self.file.flush()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+# -------------------------------------------------------------------------------------------------------- the end
+
+
+def _finish(
+    run: Run, name: str, dense: Measured, tokenizer: Any, stopped: str, screen: Screen
+) -> SparsifyResult:
+    config, accelerator = run.config, run.accelerator
+    with screen.waiting("the twin on held-out text"):
+        measured = run.validate()
+    twin, state = run.twin()
+    weights = twin.state_dict() if state is None else state
+    summary = summarize(run, name, dense, measured, weights, stopped)
+    if accelerator.is_main_process:
+        with snapshot.explained(run.snapshot_folder, "the twin"):
+            if state is None:
+                save(twin, config.out, tokenizer)
+            else:
+                twin.save_pretrained(config.out, state_dict=state)
+                if tokenizer is not None:
+                    tokenizer.save_pretrained(config.out)
+            _write_summary(config.out, summary)
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        if config.controls:  # longer than other processes would wait
+            from edgewise.posttraining.controls import run_controls
+
+            summary["controls"] = run_controls(run, measured, screen)
+            _write_summary(config.out, summary)
+        screen.result(summary, config.out)
+    return SparsifyResult(twin, summary, config.out)
+
+
+def _write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    draw_run(folder)

@@ -1,0 +1,374 @@
+"""One run's parts: twin, dense model, optimizer, multiplier, data; one step of it, a validation, a snapshot."""
+
+import contextlib
+import copy
+import itertools
+import json
+import logging
+import shutil
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from edgewise.attention.edge_gate import EdgeGate, gates_of, mode
+from edgewise.attention.tap import tap
+from edgewise.checkpoint import gate
+from edgewise.data import IGNORE, Batch, Data
+from edgewise.errors import EdgewiseError
+from edgewise.evaluation import Measured, measure, parts, rows_at_once, run_model
+from edgewise.posttraining import snapshot
+from edgewise.posttraining.config import RECIPES, SparsifyConfig
+from edgewise.posttraining.objective import Multiplier, ceiling, cross_entropy, divergence, schedule
+
+# At every snapshot it would say that tied weights are saved once.
+logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
+
+
+SAFETY = 0.8
+"""Share of the margin that the multiplier aims at: what holds on training batches should hold on held-out text too."""
+
+
+class StepLog(NamedTuple):
+    """What one step saw, over all processes."""
+
+    ce: float
+    dense_ce: float
+    """Of the dense model on the same batch; with a fixed target, that target."""
+    density: float
+    """Expected, on the training batch."""
+    flags: tuple[float, ...]
+    """Whatever the processes had to tell each other, added up."""
+
+
+class Run:
+    """All that a run needs, and nothing of how it is shown."""
+
+    def __init__(self, model: PreTrainedModel, data: Data, config: SparsifyConfig, accelerator: Accelerator):
+        self.config, self.data, self.accelerator = config, data, accelerator
+        self.recipe = RECIPES[config.recipe]
+        self.rows = config.rows or self.recipe.rows
+        processes = accelerator.num_processes
+        if self.rows % (processes * config.accumulate):
+            raise EdgewiseError(
+                f"--rows {self.rows} cannot be split evenly over {processes} processes x {config.accumulate} parts"
+            )
+        if config.lora is not None and accelerator.distributed_type == DistributedType.FSDP:
+            raise EdgewiseError(
+                "--lora does not go together with FSDP: it cannot be merged into weights in parts"
+            )
+        self.part_rows = self.rows // (processes * config.accumulate)
+        self.dense = model.to(accelerator.device).eval()  # pyright: ignore
+        # weights are kept in single precision: the steps of training would be lost in bfloat16
+        twin = gate(copy.deepcopy(model).float(), config.gate_config)  # pyright: ignore
+        self.rates = self._rates()
+        self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
+        for part, _ in self._dropout:
+            part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
+        trained = twin if config.lora is None else _with_lora(twin, config.lora, config.seed)
+        groups = [{"params": found} for found in _parameter_groups(trained)]
+        optimizer = torch.optim.AdamW(
+            groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=_can_fuse(accelerator)
+        )
+        self.model, self.optimizer = accelerator.prepare(trained, optimizer)
+        self.gates = gates_of(self.inner)
+        self.first_rows = copy.deepcopy(data.train.state_dict())
+        self.multiplier = Multiplier(
+            self.recipe.beta, self.recipe.speed, self.recipe.floor, self.recipe.ceiling
+        )
+        self.target = float("nan")  # the dense model's held-out loss, once measured
+        self.step_number = self.steps = 0
+        self.seconds = 0.0
+        self.density = 1.0  # the last step's, which the relative pressure is relative to
+        self.saved_step: int | None = None
+
+    @property
+    def inner(self) -> nn.Module:
+        """The model inside DDP or FSDP, still inside peft."""
+        return self.accelerator.unwrap_model(self.model)
+
+    @property
+    def tokens(self) -> int:
+        return self.step_number * self.tokens_per_step
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.rows * self.data.train.context
+
+    def _rates(self) -> tuple[float, float]:
+        rate = self.config.lr or self.recipe.learning_rate
+        # thresholds keep their distance from the weights' rate: both are slowed together
+        return rate, self.recipe.threshold_rate * rate / self.recipe.learning_rate
+
+    # ------------------------------------------------------------------------------------------------------ a step
+
+    def compute_gradients(self, batch: Batch) -> Tensor:  # -> [3]: ce, dense ce, density
+        """Forward and backward of a whole step, in parts; each process takes its own rows of the batch."""
+        device = self.accelerator.device
+        asked = (batch.targets != IGNORE).sum().item()
+        all_pairs = _pairs(batch)
+        mine = _share(batch, self.accelerator.process_index, self.accelerator.num_processes)
+        first_row = self.accelerator.process_index * len(mine.ids)
+        pieces = list(parts(mine, self.part_rows, device))
+        sums = torch.zeros(3, device=device)
+        self.model.train()
+        for i, part in enumerate(pieces):
+            last = i == len(pieces) - 1
+            with (
+                contextlib.nullcontext() if last else self.accelerator.no_sync(self.model),
+                self._sampling(first_row + i * self.part_rows),
+            ):
+                with self._autocast(), tap(self.inner) as seen:
+                    logits = run_model(self.model, part)
+                ce = cross_entropy(logits, part.targets) / asked
+                fit, dense_ce = ce, torch.zeros((), device=device)
+                if self.recipe.distilled or self.recipe.paired:
+                    dense = self.dense_logits(part)
+                    dense_ce = cross_entropy(dense, part.targets) / asked
+                    fit = divergence(logits, dense, part.targets) / asked if self.recipe.distilled else ce
+                density = seen.expected_density.mean() * (_pairs(part) / all_pairs)
+                loss = fit + self._pressure * density
+                # DDP and FSDP average over processes; these are shares of a sum
+                self.accelerator.backward(loss * self.accelerator.num_processes)
+            sums += torch.stack([ce.detach(), dense_ce.detach(), density.detach()])
+        return sums
+
+    @property
+    def _pressure(self) -> float:
+        beta = self.multiplier.beta
+        return beta / max(self.density, 1e-6) if self.recipe.relative_pressure else beta
+
+    def step(self, flags: tuple[float, ...] = ()) -> StepLog:
+        """One update. `flags` are added up over the processes on the way."""
+        began = time.monotonic()
+        share = schedule(self.step_number, self.steps, self.recipe.warmup, self.recipe.decay)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=False):
+            group["lr"] = rate * share
+        sums = self.compute_gradients(self.data.train.take(self.rows))
+        told = torch.cat([sums, torch.tensor(flags, device=sums.device)])
+        ce, dense_ce, density, *flags_ = self.accelerator.reduce(told, "sum").tolist()  # pyright: ignore
+        if not self.recipe.paired:
+            dense_ce = self.target
+        seen = StepLog(ce, dense_ce, density, tuple(flags_))
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
+        if not all(map(_is_finite, (ce, density, float(norm) if norm is not None else 0.0))):
+            raise Diverged("the loss or its gradient is not a number", self)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._lower_ceiling()
+        held = self.step_number < self.recipe.hold * self.steps
+        self.multiplier.update(ce - dense_ce, SAFETY * self.config.margin, self.recipe.beta if held else 0.0)
+        self.density = density
+        self.step_number += 1
+        self.seconds += time.monotonic() - began
+        return seen
+
+    @torch.no_grad()
+    def _lower_ceiling(self) -> None:
+        """Forbid attention spread thin, little by little, and never allow it again."""
+        recipe, start = self.recipe, self.config.gate_config.b
+        if recipe.b_end is not None and self.config.gate_config.learned:
+            highest = ceiling(self.step_number, start, min(recipe.b_end, start), recipe.closing)
+            for each in self.gates:
+                each.b.clamp_(max=highest)
+
+    def measure_step(self) -> float:
+        """Seconds of a step: two are computed and thrown away, the first to warm up.
+
+        Nothing of the run changes, except that before its first step it learns how dense it is.
+        """
+        state, device = copy.deepcopy(self.data.train.state_dict()), self.accelerator.device
+        seconds, sums = 0.0, torch.zeros(3, device=device)
+        for _ in range(2):
+            began = time.monotonic()
+            sums = self.compute_gradients(self.data.train.take(self.rows))
+            seconds = time.monotonic() - began
+        self.optimizer.zero_grad()
+        self.data.train.load_state_dict(state)
+        whole: Tensor = self.accelerator.reduce(sums, "sum")  # pyright: ignore
+        if self.step_number == 0:
+            self.density = whole[2].item()
+        slowest: Tensor = self.accelerator.gather(torch.tensor([seconds], device=device))  # pyright: ignore
+        return slowest.max().item()
+
+    def dense_logits(self, part: Batch) -> Tensor:
+        with torch.no_grad(), self._autocast():
+            return run_model(self.dense, part)
+
+    def _autocast(self) -> Any:
+        on = self.config.precision == "bf16"
+        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=on)
+
+    @contextlib.contextmanager
+    def _sampling(self, first_row: int) -> Iterator[None]:
+        """Noise that belongs to a step, a layer and a row: the same in one process or many, before and after a resume."""
+        for each in self.gates:
+            seed = (self.config.seed * 1_000_003 + self.step_number) * len(self.gates) + each.layer
+            each.noise = (seed, first_row)
+        try:
+            with mode(self.inner, "sample" if self.recipe.sampled else "deterministic"):
+                yield
+        finally:
+            for each in self.gates:
+                each.noise = None
+
+    # ------------------------------------------------------------------------------------------------ validation
+
+    def validate(self, rows: int | None = None) -> Measured:
+        """The twin on held-out rows, gates as they will be used."""
+        return self._measure(self.model, rows)
+
+    def validate_dense(self, rows: int | None = None) -> Measured:
+        return self._measure(self.dense, rows)
+
+    def _measure(self, model: nn.Module, rows: int | None) -> Measured:
+        held_out = Batch(*(None if x is None else x[:rows] for x in self.data.held_out))  # pyright: ignore
+        count = self.accelerator.num_processes
+        if len(held_out.ids) < count:
+            raise EdgewiseError(f"{len(held_out.ids)} held-out rows are too few for {count} processes")
+        mine = _share(held_out, self.accelerator.process_index, count)
+        at_once = rows_at_once(held_out)
+        if len(held_out.ids) % count:
+            # forward passes are collective: shares that differ by a row must not differ in their number of pieces
+            smallest = len(held_out.ids) // count
+            at_once = next(n for n in itertools.count(at_once) if smallest % n)
+        with self._autocast():
+            return measure(model, mine, at_once, lambda x: self.accelerator.reduce(x, "sum"))  # pyright: ignore
+
+    # ------------------------------------------------------------------------------------------------- snapshots
+
+    @property
+    def snapshot_folder(self) -> Path:
+        return self.config.out / "snapshots"
+
+    def position(self) -> dict[str, Any]:
+        """All that is not a weight, as JSON."""
+        return {
+            "step": self.step_number,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "density": self.density,
+            "target": self.target,
+            "multiplier": self.multiplier.state_dict(),
+            "data": {"name": self.data.train.name, "state": self.data.train.state_dict()},
+            "config": json.loads(json.dumps(asdict(self.config), default=str)),
+        }
+
+    def save_snapshot(self) -> Path:
+        """Write the whole state, atomically; once for each step."""
+        accelerator, folder = self.accelerator, self.snapshot_folder
+        writing, final = folder / ".writing", folder / snapshot.name(self.step_number)
+        if self.saved_step == self.step_number:
+            return final
+        try:
+            if accelerator.is_main_process:
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(writing, ignore_errors=True)
+                writing.mkdir()
+            accelerator.wait_for_everyone()
+            accelerator.save_state(str(writing))
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                snapshot.seal(writing, self.position())
+                snapshot.publish(writing, final)
+        except Exception as error:  # each library that writes has its own way to say that the disk is full
+            explained = snapshot.explain_write_error(error, folder)
+            shutil.rmtree(writing, ignore_errors=True)
+            raise explained from error
+        accelerator.wait_for_everyone()
+        self.saved_step = self.step_number
+        return final
+
+    def restore(self, folder: Path, position: dict[str, Any]) -> None:
+        """Become what a snapshot says."""
+        self.accelerator.load_state(str(folder))
+        self.data.train.load_state_dict(position["data"]["state"])
+        self.multiplier.load_state_dict(position["multiplier"])
+        self.step_number, self.steps = position["step"], position["steps"]
+        self.saved_step = self.step_number
+        self.seconds, self.density, self.target = position["seconds"], position["density"], position["target"]
+
+    def twin(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
+        """The finished twin and, where its weights are spread over processes, all of them on the main one."""
+        inner = self.inner
+        for part, p in self._dropout:
+            part.p = p
+        if self.config.lora is not None:
+            return inner.merge_and_unload().eval(), None  # pyright: ignore
+        state = None
+        if self.accelerator.distributed_type == DistributedType.FSDP:
+            state = self.accelerator.get_state_dict(self.model)
+        return inner.eval(), state  # pyright: ignore
+
+
+class Diverged(EdgewiseError):
+    """The run cannot go on; says what to change."""
+
+    def __init__(self, what: str, run: Run):
+        left = snapshot.snapshots(run.snapshot_folder)
+        rate = run.rates[0] / 3
+        way = (
+            f"the last good snapshot is {left[0].name}: go on from it with --resume --lr {rate:.1g}"
+            if left
+            else f"start again with --lr {rate:.1g}"
+        )
+        super().__init__(f"stopped at step {run.step_number}: {what}; {way}")
+
+
+def _is_finite(x: float) -> bool:
+    return abs(x) < float("inf")  # false for NaN too
+
+
+def _share(batch: Batch, index: int, count: int) -> Batch:
+    """One process's rows: contiguous, as equal as can be."""
+    rows = len(batch.ids)
+    span = slice(index * rows // count, (index + 1) * rows // count)
+    return Batch(*(None if x is None else x[span] for x in batch))  # pyright: ignore
+
+
+def _pairs(batch: Batch) -> int:
+    """(query, key) pairs that causal attention inside documents has."""
+    if batch.positions is not None:
+        return int((batch.positions + 1).sum())
+    rows, context = batch.ids.shape
+    return rows * context * (context + 1) // 2
+
+
+def _parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
+    """Weights, and thresholds if the gate learns them."""
+    thresholds = {id(p) for part in model.modules() if isinstance(part, EdgeGate) for p in part.parameters()}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        [p for p in trained if id(p) not in thresholds],
+        [p for p in trained if id(p) in thresholds],
+    ]
+    return [group for group in groups if group]
+
+
+def _can_fuse(accelerator: Accelerator) -> bool:
+    return accelerator.device.type in ("cpu", "cuda") and accelerator.distributed_type != DistributedType.FSDP
+
+
+def _with_lora(twin: PreTrainedModel, rank: int, seed: int) -> nn.Module:
+    """Adapters on every linear layer; gates stay trainable."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise EdgewiseError("--lora needs peft: pip install 'edgewise[lora]'") from error
+    devices = [twin.device] if twin.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), warnings.catch_warnings():
+        torch.manual_seed(seed)  # adapters start at random
+        warnings.filterwarnings("ignore", "fan_in_fan_out")  # which peft sets right by itself
+        trained = get_peft_model(twin, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    for each in gates_of(trained):
+        each.b.requires_grad_(isinstance(each.b, nn.Parameter))
+    return trained

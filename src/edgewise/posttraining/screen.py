@@ -1,0 +1,122 @@
+"""What a run shows while it runs: the plan, a live line, the result. On one process only."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, track
+
+from edgewise.evaluation import Measured
+
+if TYPE_CHECKING:
+    from edgewise.posttraining.run import Run, StepLog
+
+_QUIET_SECONDS = 30.0  # between lines where there is no terminal to repaint
+
+
+class Screen:
+    """Prints for the main process, is silent on the others."""
+
+    def __init__(self, is_main: bool):
+        self.is_main = is_main
+        self.console = Console(stderr=True, quiet=not is_main)
+        self.last: Measured | None = None
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def waiting(self, what: str) -> Any:
+        return self.console.status(f"{what} ...") if self.console.is_terminal else nullcontext()
+
+    def track(self, steps: range) -> Iterable[int]:
+        """Steps behind a bar that goes away."""
+        return track(steps, "", console=self.console, transient=True) if self.console.is_terminal else steps
+
+    def plan(self, run: "Run", name: str, dense: Measured, seconds: float) -> None:
+        """Before the first step: what will be done."""
+        config, steps = run.config, run.steps - run.step_number
+        trained = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+        gate = config.gate_config
+        stops = [f"density {config.density:.2%}"] if config.density is not None else []
+        rows = {
+            "model": f"{name}: {trained / 1e6:.2f}M trained parameters"
+            + (f" (LoRA, rank {config.lora})" if config.lora else ""),
+            "recipe": f"{config.recipe}, gate {gate.kind} from b = {gate.b:g}, learning rate {run.rates[0]:g}",
+            "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
+            "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens"
+            + "".join(f", or until {stop}" for stop in stops),
+            "time": f"about {_span(steps * seconds)} ({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
+            "memory": f"about {_memory(run) / 2**30:.1f} GB",
+            "keep": f"held-out loss <= {dense.ce:.4f} + {config.margin:g} nats ({dense.tokens:,} tokens)",
+            "results": str(config.out),
+        }
+        for label, text in rows.items():
+            self.say(f"{label:<9}{text}")
+
+    @contextmanager
+    def live(self, run: "Run") -> Iterator[Callable[["StepLog"], None]]:
+        """A bar with the numbers that matter; where nothing can be repainted, a line now and then."""
+        bar = Progress(BarColumn(20), TextColumn("{task.description}"), console=self.console)
+        terminal = self.console.is_terminal
+        began, first, printed = time.monotonic(), run.step_number, time.monotonic()
+        with bar if terminal else nullcontext():
+            task = bar.add_task("first step", total=run.steps, completed=run.step_number)
+
+            def line(seen: "StepLog") -> None:
+                nonlocal printed
+                now = time.monotonic()
+                if not terminal and now - printed < _QUIET_SECONDS and run.step_number < run.steps:
+                    return
+                pace = (now - began) / (run.step_number - first)
+                text = (
+                    f"{100 * run.step_number / run.steps:.0f} % · {run.tokens_per_step / pace:,.0f} tokens/s · "
+                    f"loss {seen.dense_ce:.3f} {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
+                    f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g} · "
+                    f"{_span(pace * (run.steps - run.step_number))} left"
+                )
+                if terminal:
+                    bar.update(task, completed=run.step_number, total=run.steps, description=text)
+                else:
+                    self.say(text)
+                    printed = now
+
+            yield line
+
+    def _density(self, seen: "StepLog") -> str:
+        if self.last is None:
+            return f"{seen.density:.2%}"
+        return f"{self.last.density:.2%} ({self.last.edges_per_query:.2f} edges a query)"
+
+    def checked(self, measured: Measured) -> None:
+        self.last = measured
+
+    def result(self, summary: dict[str, Any], out: Path) -> None:
+        kept = "kept" if summary["delta_ce"] <= summary["margin"] else "NOT kept"
+        self.say(
+            f"{summary['stopped']}: {summary['density']:.2%} of edges ({summary['edges_per_query']:.2f} a query and head, "
+            f"{summary['heads_closed']} of {summary['heads']} heads closed); held-out loss {summary['sparse_ce']:.4f}, "
+            f"{summary['delta_ce']:+.4f} against the dense model: {kept}"
+        )
+        self.say(f"The twin, summary.json, log.jsonl and run.png are in {out}")
+        print(out)
+
+
+def _span(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _memory(run: "Run") -> int:
+    """What the measured steps took at most, and the optimizer's two moments, which come with the first update."""
+    moments = 8 * sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+    if run.accelerator.device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated() + moments
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit + moments

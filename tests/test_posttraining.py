@@ -1,0 +1,723 @@
+"""Post-training: runs that nothing can lose, figures that are what they say, controls, and one clear line for bad input."""
+
+import itertools
+import json
+import math
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import (
+    CONTEXT,
+    ROWS,
+    STEPS,
+    before_step,
+    command,
+    farthest,
+    said,
+    save_host,
+    save_text,
+    settings,
+    snapshot_names,
+    weights,
+)
+from safetensors.torch import load_file
+from torch import nn
+
+import edgewise
+from edgewise.data import IGNORE, Batch, open_data, shipped_data
+from edgewise.evaluation import measure
+from edgewise.pocket import evaluate as pocket_evaluate
+from edgewise.posttraining import loop, summary
+from edgewise.posttraining.config import RECIPES
+from edgewise.posttraining.controls import measure_masked, random_mask, top_k_mask
+from edgewise.posttraining.objective import Multiplier, cross_entropy, divergence
+from edgewise.posttraining.picture import draw_run
+from edgewise.posttraining.run import Run
+from edgewise.posttraining.snapshot import newest_whole
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with models and text."""
+    place = tmp_path_factory.mktemp("place")
+    for kind in ("gpt2", "llama"):
+        save_host(place / kind, kind)
+    save_text(place / "text.txt")
+    return place
+
+
+def sparsify(place: Path, out: Path, model: str = "gpt2", **others) -> edgewise.SparsifyResult:
+    return edgewise.sparsify(place / model, place / "text.txt", settings(out, **others))
+
+
+def sparsify_command(place: Path, out: Path, *others: object) -> tuple[int, str, str]:
+    """A run of the same settings on the command line."""
+    tokens = STEPS * ROWS * CONTEXT
+    fixed = [
+        "--data",
+        place / "text.txt",
+        "--rows",
+        ROWS,
+        "--tokens",
+        tokens,
+        "--save-minutes",
+        0,
+        "--out",
+        out,
+    ]
+    return command("sparsify", place / "gpt2", *fixed, *others)
+
+
+@pytest.fixture(scope="module")
+def whole(place, tmp_path_factory) -> dict[str, edgewise.SparsifyResult]:
+    """Uninterrupted runs."""
+    out = tmp_path_factory.mktemp("whole")
+    return {recipe: sparsify(place, out / recipe, recipe=recipe) for recipe in ("edgewise", "paper")}
+
+
+@pytest.fixture(scope="module")
+def stopped(place, tmp_path_factory) -> Path:
+    """A run that was interrupted after three of its steps."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
+        sparsify(place, out)
+    assert snapshot_names(out) == ["step-000000002", "step-000000003"]
+    return out
+
+
+@pytest.fixture
+def half(stopped, tmp_path) -> Path:
+    """A copy of that run, to go on with."""
+    return shutil.copytree(stopped, tmp_path / "half")
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """Drawing takes as long as a small run. The fixtures' runs above are drawn."""
+    monkeypatch.setattr(loop, "draw_run", lambda folder: None)
+
+
+def a_run(place: Path, model: str = "gpt2", **others) -> Run:
+    """The parts of a run, before its first step."""
+    dense, tokenizer = edgewise.load(place / model), edgewise.load_tokenizer(place / model)
+    data = open_data(place / "text.txt", tokenizer, CONTEXT, seed=0)
+    run = Run(dense, data, settings(Path("unused"), **others), Accelerator(cpu=True))
+    run.steps, run.target = STEPS, 0.0
+    return run
+
+
+# ------------------------------------------------------------------------------------------------- stop and go on
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_a_step_and_while_saving_ends_where_it_would_have(place, tmp_path):
+    steps = 30
+    sparsify(place, tmp_path / "whole", steps=steps)
+    out, log = tmp_path / "killed", tmp_path / "killed" / "log.jsonl"
+    begin = [
+        sys.executable, "-m", "edgewise", "sparsify", place / "gpt2", "--data", place / "text.txt", "--out", out,
+        "--rows", str(ROWS), "--tokens", str(steps * ROWS * CONTEXT), "--save-minutes", "0",
+    ]  # fmt: skip
+
+    def logged() -> int:
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    def kill(process: subprocess.Popen, when) -> None:
+        while not when():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+
+    first = subprocess.Popen(begin, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    kill(first, lambda: logged() >= 8)
+    assert not (out / "twin.safetensors").exists()
+    before = logged()
+
+    second = subprocess.Popen([*begin, "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def caught_while_saving() -> bool:
+        if logged() < before + 8 or not (out / "snapshots" / ".writing" / "model.safetensors").exists():
+            return False
+        second.send_signal(signal.SIGSTOP)
+        if (out / "snapshots" / ".writing").exists():
+            return True
+        second.send_signal(signal.SIGCONT)
+        return False
+
+    kill(second, caught_while_saving)
+    assert ".writing" in snapshot_names(out) and not (out / "twin.safetensors").exists()
+
+    sparsify(place, out, steps=steps, resume=True)
+    assert farthest(weights(out), weights(tmp_path / "whole")) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["step"] for line in lines if "expected_density" in line] == [*range(1, steps + 1)]
+
+
+@pytest.mark.parametrize(
+    ("number", "recipe"),
+    [(signal.SIGINT, "edgewise"), (signal.SIGTERM, "edgewise"), (signal.SIGINT, "paper")],
+)
+def test_interrupted_it_saves_says_how_to_go_on_and_goes_on(place, tmp_path, whole, number, recipe):
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 3, lambda run: signal.raise_signal(number))
+        code, _, err = sparsify_command(place, out, "--recipe", recipe)
+    assert (
+        code == 130 and f"stopped at step 5 of {STEPS}" in said(err) and f"--resume --out {out}" in said(err)
+    )
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert snapshot_names(out) == ["step-000000004", "step-000000005"]
+    code, printed, err = sparsify_command(place, out, "--recipe", recipe, "--resume")
+    assert code == 0 and printed == f"{out}\n" and f"at step 5 of {STEPS}" in err
+    assert farthest(weights(out), weights(whole[recipe].folder)) == 0
+    assert json.loads((out / "summary.json").read_text())["sparse_ce"] == whole[recipe].summary["sparse_ce"]
+
+
+def test_a_second_ctrl_c_stops_at_once(place, tmp_path):
+    def twice(run):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 2, twice)
+        code, _, err = sparsify_command(place, tmp_path)
+    assert code == 130 and "Traceback" not in err
+    assert snapshot_names(tmp_path) == ["step-000000001", "step-000000002"]
+
+
+@pytest.mark.parametrize("room", [100_000, 300_000])
+def test_a_full_disk_leaves_the_snapshot_before(place, tmp_path, whole, room):
+    """Without room for the weights, and with room for them but not for the optimizer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 3, lambda run: resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard)))
+        try:
+            code, _, err = sparsify_command(place, tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert code == 2 and "the snapshot could not be written" in said(err)
+    assert "step-000000003 is whole" in said(err) and "--resume" in said(err)
+    assert snapshot_names(tmp_path) == ["step-000000002", "step-000000003"]
+    assert sparsify_command(place, tmp_path, "--resume")[0] == 0
+    assert farthest(weights(tmp_path), weights(whole["edgewise"].folder)) == 0
+
+
+def test_a_twin_or_log_that_cannot_be_written_is_one_line_too(place, half, whole, monkeypatch):
+    def no_room(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save", no_room)
+        code, _, err = sparsify_command(place, half, "--resume")
+    assert code == 2 and "the twin could not be written: the disk is full; step-000000006 is whole" in said(
+        err
+    )
+    assert sparsify_command(place, half, "--resume")[0] == 0
+    assert farthest(weights(half), weights(whole["edgewise"].folder)) == 0
+    (half / "file").touch()
+    assert "could not be written" in said(sparsify_command(place, half / "file" / "run")[2])
+
+
+DAMAGES = {
+    "truncated": ("model.safetensors", lambda data: data[:1000]),
+    "one bit": ("optimizer.bin", lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]),
+    "another step": ("position.json", lambda data: data.replace(b'"step": 3', b'"step": 4')),
+    "no list": ("files.json", lambda data: b""),
+    "gone": ("model.safetensors", None),
+    "list gone": ("files.json", None),
+}
+
+
+def damage(path: Path, change) -> None:
+    path.unlink() if change is None else path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_to_a_snapshot_is_noticed(half, kind):
+    file, change = DAMAGES[kind]
+    newest = half / "snapshots" / "step-000000003"
+    said_of_it: list[str] = []
+    assert newest_whole(half / "snapshots", said_of_it.append)[0] == newest and not said_of_it
+    damage(newest / file, change)
+    found, position = newest_whole(half / "snapshots", said_of_it.append)
+    assert found.name == "step-000000002" and position["step"] == 2
+    assert len(said_of_it) == 1 and "step-000000003 is damaged" in said_of_it[0]
+
+
+def test_a_run_goes_on_from_the_last_whole_snapshot(place, half, whole):
+    damage(half / "snapshots" / "step-000000003" / "model.safetensors", lambda data: data[:-1])
+    code, _, err = sparsify_command(place, half, "--resume")
+    assert code == 0 and "snapshot step-000000003 is damaged (model.safetensors has changed)" in err
+    assert f"at step 2 of {STEPS}" in err
+    assert farthest(weights(half), weights(whole["edgewise"].folder)) == 0
+
+
+def test_without_a_whole_snapshot_there_is_one_clear_error(place, half):
+    for path in (half / "snapshots").iterdir():
+        damage(path / "optimizer.bin", None)
+    code, _, err = sparsify_command(place, half, "--resume")
+    assert code == 2 and "holds no whole snapshot" in said(err)
+
+
+def test_a_run_is_resumed_with_its_own_settings(place, half):
+    others = (
+        ("--seed", 1),
+        ("--margin", 0.5),
+        ("--recipe", "paper"),
+        ("--b", 3),
+        ("--accumulate", 2),
+        ("--lora", 2),
+    )
+    for flag, value in others:
+        code, _, err = sparsify_command(place, half, "--resume", flag, value)
+        assert code == 2 and f"resume it without {flag}" in said(err)
+    other_text = save_text(half / "other.txt", rows=40)
+    code, _, err = sparsify_command(place, half, "--resume", "--data", other_text)
+    assert code == 2 and "begun on text.txt, not on other.txt" in said(err)
+    code, _, err = command(
+        "sparsify", place / "llama", "--data", place / "text.txt", "--out", half, "--resume", "--rows", ROWS
+    )
+    assert code == 2 and "begun with another model" in said(err)
+
+
+def test_a_run_with_its_own_held_out_text_is_resumed_with_it(place, tmp_path):
+    held_out = save_text(tmp_path / "held-out.txt", rows=5)
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
+        assert sparsify_command(place, tmp_path / "run", "--valid", held_out)[0] == 130
+    assert sparsify_command(place, tmp_path / "run", "--valid", held_out, "--resume")[0] == 0
+    code, _, err = sparsify_command(place, tmp_path / "run", "--valid", place / "text.txt", "--resume")
+    assert code == 2 and "resume it without --valid" in said(err)
+
+
+def test_a_run_goes_on_for_more_tokens(place, half):
+    twice = 2 * STEPS * ROWS * CONTEXT
+    code, _, err = sparsify_command(place, half, "--resume", "--tokens", twice)
+    assert code == 0 and f"work     {2 * STEPS - 3:,} steps" in err
+    assert json.loads((half / "summary.json").read_text())["tokens"] == twice
+    code, _, err = sparsify_command(place, half, "--resume", "--tokens", twice)  # nothing is left to do
+    assert code == 0 and f"at step {2 * STEPS} of {2 * STEPS}" in err
+
+
+def test_time_up_ends_a_run_with_a_check(place, tmp_path, monkeypatch):
+    assert sparsify(place, tmp_path, tokens=None, minutes=1e-9).summary["steps"] == 1
+    # so much slower than measured that time is up before it would have been checked
+    monkeypatch.setattr(Run, "measure_step", lambda run: 1e-6)
+    result = sparsify(place, tmp_path / "slow", tokens=None, minutes=0.001)
+    assert result.summary["stopped"] == "time is up" and draw_run(result.folder).stat().st_size > 10_000
+
+
+def test_a_density_ends_a_run(place, tmp_path):
+    result = sparsify(place, tmp_path, density=0.999, margin=10.0)
+    assert result.summary["steps"] == 1 and result.summary["stopped"] == "density 0.999 reached"
+
+
+# ------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_wrong_beginnings_are_refused_in_one_line(place, half, tmp_path, whole):
+    (tmp_path / "file").touch()
+    twin = whole["edgewise"].folder
+    with_data = ("--data", place / "text.txt", "--rows", ROWS, "--out", tmp_path / "new")
+    host = place / "gpt2"
+    wrong = {
+        "holds a run already": (host, "--out", half),
+        "holds no run to resume": (host, *with_data, "--resume"),
+        "is a file; give a folder": (host, "--out", tmp_path / "file"),
+        "holds a dense model's weights": (host, *with_data, "--out", place / "gpt2"),
+        "is a sparse twin already": (twin, *with_data),
+        "brings no text of its own; give --data": (host, "--out", tmp_path / "new"),
+        "pocket's own text has rows of 128": ("pocket", "--context", 64, "--out", tmp_path / "new"),
+        "--context 64 is longer than the model's own context, 32": (host, *with_data, "--context", 64),
+        f"is less than one step of {ROWS * CONTEXT} tokens": (host, *with_data, "--tokens", 100),
+        "'many' is no number of tokens": (host, *with_data, "--tokens", "many"),
+        "--tokens must be positive": (host, *with_data, "--tokens", 0),
+        "--density must be between 0 and 1": (host, *with_data, "--density", 2),
+        "cannot be split evenly": (host, *with_data, "--accumulate", 3),
+        "there is no such file or folder": (host, *with_data, "--data", tmp_path / "nothing.txt"),
+        "is empty": (host, *with_data, "--data", tmp_path / "empty.txt"),
+        "no model at": (tmp_path / "nothing" / "here", *with_data),
+    }
+    (tmp_path / "empty.txt").touch()
+    for sentence, arguments in wrong.items():
+        code, printed, err = command("sparsify", *arguments)
+        assert code == 2 and printed == "" and sentence in said(err), sentence
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(find_spec("wandb") is not None, reason="it is there")
+def test_a_tracker_that_is_not_installed_is_named(place, tmp_path):
+    code, _, err = sparsify_command(place, tmp_path, "--track", "wandb")
+    assert code == 2 and "pip install wandb" in said(err)
+
+
+def test_a_model_without_a_name_needs_a_tokenizer(place, tmp_path):
+    model = edgewise.load(place / "gpt2")
+    model.name_or_path = ""
+    with pytest.raises(edgewise.EdgewiseError, match="needs a tokenizer"):
+        edgewise.sparsify(model, place / "text.txt", settings(tmp_path))
+    with pytest.raises(edgewise.EdgewiseError, match="this model brings no text"):
+        edgewise.sparsify(model, config=settings(tmp_path))
+    tokenizer = edgewise.load_tokenizer("pocket")
+    result = edgewise.sparsify(model, place / "text.txt", settings(tmp_path, steps=1), tokenizer=tokenizer)
+    assert edgewise.load_tokenizer(result.folder).get_vocab() == tokenizer.get_vocab()
+
+
+# ----------------------------------------------------------------------------------------------------- divergence
+
+
+def test_weights_that_are_not_numbers_stop_a_run_and_never_reach_the_disk(place, tmp_path, monkeypatch):
+    def poison(run):
+        next(run.model.parameters()).data.fill_(math.nan)
+
+    with monkeypatch.context() as patch:
+        before_step(patch, 4, poison)
+        code, _, err = sparsify_command(place, tmp_path)
+    assert code == 2 and "stopped at step 4" in said(err) and "step-000000004" in said(err)
+    assert "--resume --lr 0.0003" in said(err)
+    for path in (tmp_path / "snapshots").iterdir():
+        assert all(x.isfinite().all() for x in load_file(path / "model.safetensors").values())
+    assert sparsify_command(place, tmp_path, "--resume", "--lr", "0.0003")[0] == 0
+
+
+def test_a_step_far_too_large_is_found_out(place, tmp_path):
+    code, _, err = sparsify_command(place, tmp_path, "--lr", 1e30)
+    assert code == 2 and "not a number" in said(err)
+    assert not (tmp_path / "twin.safetensors").exists()
+
+
+# ---------------------------------------------------------------------------------------------- the same training
+
+
+def test_a_gradient_in_parts_is_the_same(place, tmp_path):
+    for recipe in ("edgewise", "paper"):
+        at_once = sparsify(place, tmp_path / f"{recipe}-1", "llama", recipe=recipe, accumulate=1)
+        in_parts = sparsify(place, tmp_path / f"{recipe}-4", "llama", recipe=recipe, accumulate=4)
+        assert farthest(weights(at_once.folder), weights(in_parts.folder)) < 1e-5
+        assert at_once.summary["sparse_ce"] != pytest.approx(at_once.summary["dense_ce"], abs=1e-6)
+
+
+def test_measuring_a_step_changes_nothing(place):
+    runs = [a_run(place), a_run(place)]
+    runs[0].measure_step()
+    for _ in range(3):
+        runs[1].measure_step()
+    for run in runs:
+        for _ in range(3):
+            run.step()
+    assert farthest(runs[0].inner.state_dict(), runs[1].inner.state_dict()) == 0
+    assert runs[0].data.train.state_dict() == runs[1].data.train.state_dict()
+
+
+def test_bf16_keeps_weights_in_single_precision(place, tmp_path):
+    result = sparsify(place, tmp_path / "run", precision="bf16")
+    kept = weights(tmp_path / "run").values()
+    assert math.isfinite(result.summary["sparse_ce"]) and {x.dtype for x in kept} == {torch.float32}
+    # so does a model that comes in half precision, whose steps would be too small for it
+    host = save_host(tmp_path / "host", dtype=torch.bfloat16)
+    result = edgewise.sparsify(host, place / "text.txt", settings(tmp_path / "run2"))
+    assert {x.dtype for x in weights(tmp_path / "run2").values()} == {torch.float32}
+    assert edgewise.load(host).dtype == torch.bfloat16
+
+
+# ----------------------------------------------------------------------------------------------------------- LoRA
+
+
+def test_lora_trains_adapters_and_merges_them(place):
+    run = a_run(place, lora=4)
+    dense = run.dense.state_dict()
+    for _ in range(3):
+        run.step()
+    base = {
+        k.replace("base_model.model.", "").replace("base_layer.", ""): v
+        for k, v in run.inner.state_dict().items()
+    }
+    assert all(torch.equal(base[key], dense[key]) for key in dense)
+    assert any((v != 0).any() for k, v in base.items() if "lora_B" in k)
+    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gates)
+    ids = run.data.held_out.ids[:2]
+    with torch.no_grad():
+        unmerged = run.inner.eval()(input_ids=ids).logits
+        assert not torch.allclose(unmerged, run.dense(input_ids=ids).logits, atol=1e-3)
+        twin, _ = run.twin()
+        assert torch.allclose(twin(input_ids=ids).logits, unmerged, atol=1e-5)
+    assert not [key for key in twin.state_dict() if "lora" in key]
+
+
+def test_a_lora_twin_is_saved_whole_and_its_run_can_be_resumed(place, tmp_path):
+    whole = sparsify(place, tmp_path / "whole", lora=4)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
+        sparsify(place, tmp_path / "run", lora=4)
+    resumed = sparsify(place, tmp_path / "run", lora=4, resume=True)
+    assert farthest(weights(tmp_path / "run"), weights(tmp_path / "whole")) == 0
+    loaded, ids = edgewise.load(tmp_path / "run"), torch.arange(2 * CONTEXT).view(2, -1)
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=ids).logits, resumed.twin(input_ids=ids).logits)
+    assert whole.summary["settings"]["lora"] == 4
+
+
+def test_lora_without_peft_is_one_line(place, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    code, _, err = sparsify_command(place, tmp_path, "--lora", 4)
+    assert code == 2 and "--lora needs peft" in said(err)
+
+
+# ------------------------------------------------------------------------------------------------ what is reported
+
+
+def loss_by_hand(model: nn.Module, batch: Batch) -> float:
+    """Row by row, token by token."""
+    losses = []
+    for ids, targets, positions in zip(batch.ids, batch.targets, batch.positions, strict=True):
+        with torch.no_grad():
+            out = model(input_ids=ids[None], position_ids=positions[None], use_cache=False).logits[0]
+        losses += [-out[t].log_softmax(-1)[y].item() for t, y in enumerate(targets.tolist()) if y != IGNORE]
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("recipe", ["edgewise", "paper"])
+def test_the_summary_is_what_the_saved_twin_does(place, whole, recipe):
+    folder = whole[recipe].folder
+    found = json.loads((folder / "summary.json").read_text())
+    assert found == whole[recipe].summary
+    dense, twin = edgewise.load(place / "gpt2"), edgewise.load(folder)
+    held_out = open_data(place / "text.txt", edgewise.load_tokenizer(folder), CONTEXT, seed=0).held_out
+    losses = [loss_by_hand(model, held_out) for model in (dense, twin)]
+    assert found["dense_ce"] == pytest.approx(losses[0], abs=1e-5)
+    assert found["sparse_ce"] == pytest.approx(losses[1], abs=1e-5)
+    assert found["delta_ce"] == pytest.approx(losses[1] - losses[0], abs=2e-5)
+    with edgewise.tap(twin) as seen, torch.no_grad():
+        twin(input_ids=held_out.ids, position_ids=held_out.positions, use_cache=False)
+    assert found["density"] == pytest.approx(seen.density, rel=1e-5)
+    assert found["edges_per_query"] == pytest.approx(seen.edges_per_query, rel=1e-5)
+    assert torch.allclose(torch.tensor(found["density_per_head"]), seen.density_per_head)
+    assert torch.allclose(torch.tensor(found["edges_per_query_per_head"]), seen.edges_per_query_per_head)
+    assert found["heads_closed"] == (seen.density_per_head == 0).sum() and found["heads"] == 8
+    offsets = [x.tolist() for key, x in weights(folder).items() if key.endswith("edge_gate.b")]
+    assert found["b_per_head"] == offsets and len(offsets) == 2
+    gate = edgewise.gate_config(twin)
+    assert gate is not None
+    assert found["gate"] == {"kind": gate.kind, "b": gate.b} and found["seed"] == 0
+    assert found["tokens"] == STEPS * ROWS * CONTEXT and found["seconds"] > 0 and found["tasks"] == {}
+
+
+def test_the_log_has_every_step_once_and_the_picture_is_drawn(whole):
+    for result in whole.values():
+        lines = [json.loads(line) for line in (result.folder / "log.jsonl").read_text().splitlines()]
+        for kind in ("expected_density", "held_out_ce"):
+            assert [line["step"] for line in lines if kind in line] == [*range(1, STEPS + 1)]
+        assert (result.folder / "run.png").read_bytes()[:4] == b"\x89PNG"
+        assert (result.folder / "run.png").stat().st_size > 10_000
+
+
+def test_the_dense_model_stays_as_it_is_and_dropout_comes_back(place, tmp_path):
+    model = edgewise.load(place / "gpt2").train()
+    before = {key: x.clone() for key, x in model.state_dict().items()}
+    result = edgewise.sparsify(model, place / "text.txt", settings(tmp_path))
+    assert (
+        model.training and farthest(before, model.state_dict()) == 0 and edgewise.gate_config(model) is None
+    )
+    for each in (model, result.twin):
+        assert {part.p for part in each.modules() if isinstance(part, nn.Dropout)} == {0.1}
+    assert not result.twin.training
+
+
+@pytest.fixture(scope="module")
+def pocket_run(tmp_path_factory) -> edgewise.SparsifyResult:
+    """The shipped model, handed over loaded; with little held-out text and few questions, which take the time."""
+    out, measure_tasks = tmp_path_factory.mktemp("pocket"), pocket_evaluate.measure
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "shipped_data", lambda name, seed: shipped_data(name, seed, held_out_rows=16))
+        patch.setattr(summary.pocket_evaluate, "measure", lambda model, n: measure_tasks(model, 10))
+        config = edgewise.SparsifyConfig(out=out / "twin", tokens="512", rows=2)
+        return edgewise.sparsify(edgewise.load("pocket"), config=config)
+
+
+def test_a_shipped_model_brings_its_text_and_its_tasks(pocket_run):
+    found = pocket_run.summary
+    assert found["model"] == "pocket" and found["settings"]["data"] == "pocket's own stream"
+    assert found["tasks"]["dense"]["copy"] > 0.9 and found["tasks"].keys() == {"dense", "sparse"}
+    assert (
+        edgewise.load_tokenizer(pocket_run.folder).get_vocab()
+        == edgewise.load_tokenizer("pocket").get_vocab()
+    )
+
+
+# -------------------------------------------------------------------------------------------------- `edgewise eval`
+
+
+def test_eval_prints_models_side_by_side(pocket_run, tmp_path):
+    twin, out = pocket_run.folder, tmp_path / "deep" / "eval.json"
+    code, printed, _ = command("eval", "pocket", twin, "--tokens", "2K", "--heads", "--out", out)
+    assert code == 0 and "1,905 held-out tokens" in printed and str(twin) in printed and "L5" in printed
+    found = json.loads(out.read_text())
+    shipped = shipped_data("pocket", 0, held_out_rows=15)
+    assert shipped is not None
+    for name in ("pocket", str(twin)):
+        expected = measure(edgewise.load(name), shipped.held_out)
+        assert found[name]["ce"] == pytest.approx(expected.ce, abs=1e-6) and f"{expected.ce:.4f}" in printed
+        assert found[name]["perplexity"] == pytest.approx(math.exp(expected.ce))
+        assert (
+            found[name]["density"] == pytest.approx(expected.density) and f"{expected.density:.2%}" in printed
+        )
+        assert found[name]["tokens"] == 15 * 127
+    assert found["pocket"]["density"] == 1.0 > found[str(twin)]["density"]
+    assert f"({found[str(twin)]['ce'] - found['pocket']['ce']:+.4f})" in printed
+
+
+def test_eval_on_text(place, whole):
+    twin = whole["edgewise"].folder
+    code, printed, _ = command("eval", place / "gpt2", twin, "--data", place / "text.txt")
+    assert code == 0 and str(place / "gpt2") in printed and str(twin) in printed
+
+
+def test_what_eval_refuses(place, pocket_run):
+    text = ("--data", place / "text.txt")
+    wrong = {
+        "different tokenizers": (place / "gpt2", "pocket-addition", *text),
+        "know different texts": (pocket_run.folder, "pocket-addition"),
+        "brings no text of its own": ("pocket", place / "gpt2"),
+        "--context 64 is longer": (place / "gpt2", *text, "--context", 64),
+        "no model at": ("./no/such/folder",),
+        "'few' is no number of tokens": ("pocket", "--tokens", "few"),
+        "at least one model": (),
+    }
+    for sentence, arguments in wrong.items():
+        code, printed, err = command("eval", *arguments)
+        assert code == 2 and printed == "" and sentence in said(err), sentence
+
+
+# ------------------------------------------------------------------------------------------------------- controls
+
+
+def test_controls_are_as_sparse_as_the_twin(place, tmp_path):
+    result = sparsify(place, tmp_path, controls=True, b=2.0)
+    found, density = result.summary["controls"], result.summary["density"]
+    trained = {f"{mask}, {how}" for mask in ("random", "top-k") for how in ("untrained", "trained")}
+    assert found.keys() == {"threshold", "dense, trained", *trained}
+    assert 0 < density < 0.5
+    for name in trained:
+        assert found[name]["density"] == pytest.approx(density, rel=0.2), name
+    assert found["dense, trained"]["density"] == 1.0
+    assert all(math.isfinite(found[name]["ce"]) for name in found if name != "threshold")
+    curve = found["threshold"]
+    assert all(a["density"] > b["density"] for a, b in itertools.pairwise(curve))
+    assert curve[0]["ce"] == pytest.approx(result.summary["dense_ce"], abs=0.05)
+    assert json.loads((tmp_path / "summary.json").read_text())["controls"] == found
+
+
+def gpt2_by_hand(model, ids, mask):
+    """Logits of a GPT-2 whose attention weights, [heads, queries, keys], go through `mask(layer, weights)`."""
+    host, length = model.transformer, ids.shape[1]
+    x = host.wte(ids) + host.wpe(torch.arange(length))
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    for layer, block in enumerate(host.h):
+        split = block.attn.c_attn(block.ln_1(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in split)
+        p = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(future, -math.inf).softmax(-1)
+        p = torch.stack([row * mask(layer, row) for row in p])
+        x = x + block.attn.c_proj((p @ v).transpose(1, 2).flatten(2))
+        x = x + block.mlp(block.ln_2(x))
+    return model.lm_head(host.ln_f(x))
+
+
+def test_masks_do_what_a_plain_loop_does(place):
+    model = edgewise.load(place / "gpt2")
+    ids = torch.randint(0, 800, (3, 9), generator=torch.Generator().manual_seed(0))
+    targets = F.pad(ids[:, 1:], (0, 1), value=IGNORE)
+    drawn = random_mask(torch.tensor([[0.1, 0.5, 0.9, 0.3], [0.0, 1.0, 0.5, 0.5]]), 9, seed=0)
+    edges = torch.tensor([[0.5, 1.0, 0.25, 0.5], [3.0, 1.0, 0.0, 0.0]])
+
+    def by_lot(layer, p):
+        return drawn(layer, p[None])
+
+    def largest(layer, p):
+        mask = torch.zeros_like(p)
+        for query in range(9):
+            k = math.floor(edges[layer].sum().item() + query * 0.618034 % 1)
+            pairs = sorted(
+                itertools.product(range(4), range(query + 1)), key=lambda at: -p[at[0], query, at[1]]
+            )
+            for head, key in pairs[:k]:
+                mask[head, query, key] = 1
+        return mask
+
+    for mask, by_hand in ((drawn, by_lot), (top_k_mask(edges), largest)):
+        left: list[float] = []
+
+        def counted(layer, p, by_hand=by_hand, left=left):
+            left.append(by_hand(layer, p).tril().sum().item())
+            return by_hand(layer, p)
+
+        with torch.no_grad():
+            expected = F.cross_entropy(gpt2_by_hand(model, ids, counted).flatten(0, 1), targets.flatten())
+        found = measure_masked(model, mask, Batch(ids, targets, None))
+        assert found["ce"] == pytest.approx(expected.item(), abs=1e-5)
+        assert found["density"] == pytest.approx(sum(left) / (3 * 2 * 4 * 45))
+    unmasked = measure_masked(model, None, Batch(ids, targets, None))
+    assert unmasked["density"] == 1 and unmasked["ce"] != pytest.approx(found["ce"], abs=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------------- objective
+
+
+def test_the_fit_is_the_divergence_where_something_is_asked():
+    torch.manual_seed(0)
+    logits, dense, targets = torch.randn(2, 5, 7), torch.randn(2, 5, 7), torch.randint(0, 7, (2, 5))
+    targets[0, 1] = targets[1, 4] = IGNORE
+    asked = targets != IGNORE
+    p = dense.softmax(-1)
+    by_position = (p * (p.log() - logits.log_softmax(-1))).sum(-1)
+    assert divergence(logits, dense, targets).item() == pytest.approx(
+        by_position[asked].sum().item(), rel=1e-5
+    )
+    assert divergence(dense, dense, targets).item() == pytest.approx(0, abs=1e-6)
+    likely = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    assert cross_entropy(logits, targets).item() == pytest.approx(-likely[asked].sum().item(), rel=1e-5)
+
+
+@given(
+    st.lists(st.floats(-1, 20, allow_nan=False), min_size=1, max_size=300),
+    st.floats(1e-3, 0.5),
+    st.floats(1e-3, 0.1),
+)
+def test_laws_of_the_multiplier(gaps, margin, speed):
+    multiplier = Multiplier(beta=0.1, speed=speed, floor=0.01, ceiling=10.0)
+    for gap in gaps:
+        before = multiplier.beta
+        multiplier.update(gap, margin)
+        assert multiplier.floor <= multiplier.beta <= multiplier.ceiling
+        assert abs(math.log(multiplier.beta / before)) <= speed * (1 + 1e-9)
+        if multiplier.gap < margin:
+            assert multiplier.beta >= before and (multiplier.beta > before or before == multiplier.ceiling)
+        if multiplier.gap > margin:
+            assert multiplier.beta <= before and (multiplier.beta < before or before == multiplier.floor)
+    restored = Multiplier(beta=1.0, speed=speed, floor=0.01, ceiling=10.0)
+    restored.load_state_dict(json.loads(json.dumps(multiplier.state_dict())))
+    assert restored == multiplier
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_multiplier_comes_back_from_its_floor(place, name):
+    multiplier = a_run(place, recipe=name).multiplier
+    for _ in range(10_000):
+        multiplier.update(5.0, margin=0.01)
+    assert multiplier.beta == multiplier.floor
+    for _ in range(300):
+        multiplier.update(0.0, margin=0.01)
+    assert multiplier.beta > 10 * multiplier.floor

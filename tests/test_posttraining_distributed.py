@@ -1,0 +1,136 @@
+"""Post-training in two processes: the same as in one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from runs import CONTEXT, ROWS, farthest, save_host, save_text, settings, snapshot_names, weights
+
+import edgewise
+
+pytestmark = pytest.mark.xdist_group("distributed")
+
+STEPS = 3
+RUNS = {
+    "edgewise": {},
+    "paper": {"recipe": "paper", "accumulate": 2},  # whose gates are sampled
+    "sharded": {},
+}
+
+# Of FSDP, accelerate knows nothing on a CPU: it would quietly take DDP instead. FSDP 2 itself works there, so it is told.
+WORKER = """
+import contextlib, json, sys
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from edgewise.cli import main
+
+def shard():
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["LlamaDecoderLayer"]
+    )
+    for state in (AcceleratorState, PartialState):
+        state._shared_state |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": plugin}
+
+for command in json.loads(sys.argv[1]):
+    if command == "shard":
+        shard()
+    else:
+        sys.argv = ["edgewise", *command]
+        with contextlib.suppress(SystemExit):
+            main()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("place")
+    save_host(place / "llama", "llama")
+    save_text(place / "text.txt")
+    return place
+
+
+def arguments(place: Path, out: Path, *others: object) -> list[str]:
+    return [
+        str(word)
+        for word in (
+            *("sparsify", place / "llama", "--data", place / "text.txt", "--rows", ROWS, "--save-minutes", 0),
+            *("--tokens", STEPS * ROWS * CONTEXT, "--out", out, *others),
+        )
+    ]
+
+
+@pytest.fixture(scope="module")
+def together(place) -> str:
+    """What two processes said. They leave their runs in `place`."""
+    (place / "worker.py").write_text(WORKER)
+    commands = [
+        arguments(place, place / "edgewise"),
+        arguments(place, place / "paper", "--recipe", "paper", "--accumulate", 2),
+        "shard",
+        arguments(place, place / "sharded"),
+        arguments(place, place / "resumed", "--tokens", ROWS * CONTEXT),
+        arguments(place, place / "resumed", "--resume"),
+        arguments(place, place / "lora", "--lora", 2),
+    ]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launch, place / "worker.py", json.dumps(commands)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_are_one(place, together, tmp_path, name):
+    alone = edgewise.sparsify(
+        place / "llama", place / "text.txt", settings(tmp_path, steps=STEPS, **RUNS[name])
+    )
+    found = json.loads((place / name / "summary.json").read_text())
+    assert found["settings"]["processes"] == 2 and found["steps"] == STEPS
+    dense, twin = edgewise.load(place / "llama").state_dict(), weights(place / name)
+    assert (
+        farthest(twin, weights(alone.folder))
+        < 1e-4
+        < 1e-3
+        < farthest({key: twin[key] for key in dense}, dense)
+    )
+    for figure in ("dense_ce", "sparse_ce", "density", "edges_per_query"):
+        assert found[figure] == pytest.approx(alone.summary[figure], rel=1e-4)
+    assert torch.allclose(
+        torch.tensor(found["b_per_head"]), torch.tensor(alone.summary["b_per_head"]), atol=1e-4
+    )
+    lines = (place / name / "log.jsonl").read_text().splitlines()
+    assert len(lines) == 2 * STEPS  # of one process only
+
+
+def test_a_run_in_shards_is_saved_whole_and_goes_on(place, together):
+    assert edgewise.load(place / "sharded")(input_ids=torch.arange(CONTEXT)[None]).logits.isfinite().all()
+    assert snapshot_names(place / "resumed") == ["step-000000002", "step-000000003"]
+    assert (place / "resumed" / "snapshots" / "step-000000003" / "pytorch_model_fsdp_0").is_dir()
+    assert json.loads((place / "resumed" / "summary.json").read_text())["steps"] == STEPS
+    assert edgewise.load(place / "resumed")(input_ids=torch.arange(CONTEXT)[None]).logits.isfinite().all()
+
+
+def test_what_cannot_be_sharded_is_refused(place, together):
+    assert "edgewise: --lora does not go together with FSDP" in together
+    assert not (place / "lora").exists()
+
+
+@pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="accelerate has FSDP on GPUs only, of which this needs two"
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_fsdp_on_gpus(place, tmp_path, version):
+    launch = [
+        *(sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--use_fsdp", "--fsdp_version", str(version)),
+        *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "--main_process_port", "0", "-m", "edgewise"),
+    ]
+    subprocess.run([*launch, *arguments(place, tmp_path)], check=True)
+    assert edgewise.load(tmp_path)(input_ids=torch.arange(CONTEXT)[None]).logits.isfinite().all()
