@@ -1,0 +1,72 @@
+"""Tokens until the same density at the same loss: the default recipe against the paper's.
+
+    python benchmarks/efficiency.py --seeds 0 1 2 --tokens 3M --paper-tokens 12M --out runs/efficiency
+
+Each run is `edgewise sparsify pocket --density 0.02`: it stops at the first validation with at most 2 % of edges and a
+held-out loss of at most dense + 0.01. A run that does not get there within its budget counts as "more than" that budget.
+Runs that are finished are not run again, so the benchmark can be stopped and continued, and its runs spread over processes.
+"""
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+import edgewise
+from edgewise.posttraining.config import count
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Tokens that two recipes need for the same result."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    density: float = 0.02
+    tokens: str = "3M"
+    """Budget of the default recipe, to which its schedule is fitted."""
+    paper_tokens: str = "12M"
+    """Budget of the paper's recipe."""
+    recipes: tuple[Literal["edgewise", "paper"], ...] = ("edgewise", "paper")
+    out: Path = Path("runs/efficiency")
+
+
+def run(asked: Efficiency, recipe: Literal["edgewise", "paper"], seed: int) -> dict:
+    out = asked.out / f"{recipe}-{seed}"
+    if not (out / "summary.json").is_file():
+        budget = asked.tokens if recipe == "edgewise" else asked.paper_tokens
+        config = edgewise.SparsifyConfig(
+            out=out,
+            recipe=recipe,
+            tokens=budget,
+            density=asked.density,
+            seed=seed,
+            resume=bool(list(out.glob("snapshots/step-*"))),
+        )
+        edgewise.sparsify("pocket", config=config)
+    return json.loads((out / "summary.json").read_text())
+
+
+def main(asked: Efficiency) -> None:
+    needed: dict[str, list[float]] = {}
+    for seed in asked.seeds:
+        for recipe in asked.recipes:
+            found = run(asked, recipe, seed)
+            reached = found["density"] <= asked.density and found["delta_ce"] <= found["margin"] * 1.2
+            print(
+                f"{recipe:<9} seed {seed}: {'' if reached else 'more than '}{found['tokens'] / 1e6:.2f}M tokens, "
+                f"density {found['density']:.2%}, loss {found['delta_ce']:+.4f}, {found['seconds']:.0f} s",
+                flush=True,
+            )
+            needed.setdefault(recipe, []).append(found["tokens"])
+    if len(needed) == 2:
+        ours, papers = (statistics.median(needed[recipe]) for recipe in ("edgewise", "paper"))
+        budget = count(asked.paper_tokens)
+        least = "at least " if papers >= 0.99 * budget else ""
+        print(f"the default recipe needs {least}{papers / ours:.1f}x fewer tokens (medians)")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Efficiency))
