@@ -5,7 +5,9 @@ Each stage prints what it found and adds it to one dictionary, which ends as run
 
 import json
 import math
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,17 @@ OUT = Path("runs/demo")
 HELD_OUT_ROWS = 256
 
 
-def run(out: Path = OUT) -> dict[str, Any]:
-    """Every stage in turn."""
+def run(out: Path = OUT, minutes: float = 1.6) -> dict[str, Any]:
+    """Every stage in turn; `minutes` is what post-training may take."""
     console = Console()
     disable_progress_bar()  # five small models would each show one
     stages: dict[str, Callable[[Console], dict[str, Any]]] = {
         "what the pocket model knows": know,
         "what the addition model knows": add,
         "edges that can go without training": gate_untrained,
+        "edges that can go with a short post-training": partial(
+            sparsify, out=out / "pocket-sparse", minutes=minutes
+        ),
     }
     summary: dict[str, Any] = {}
     with Progress(console=console, transient=True) as progress:
@@ -106,3 +111,28 @@ def gate_untrained(console: Console) -> dict[str, Any]:
         heads.add_row(f"L{layer}", *(f"{100 * x:.0f}" for x in row))
     console.print(heads)
     return {"dense_ce": dense, "untrained": results}
+
+
+def sparsify(console: Console, out: Path, minutes: float) -> dict[str, Any]:
+    """The main job in miniature: a sparse twin, its figures and the picture of the run."""
+    shutil.rmtree(out, ignore_errors=True)  # the last demo's
+    result = edgewise.sparsify("pocket", config=edgewise.SparsifyConfig(out=out, minutes=minutes))
+    table = Table(
+        "",
+        "edges left",
+        "per query",
+        "held-out loss",
+        "copy",
+        "ioi",
+        "docstring",
+        title="pocket and its twin",
+    )
+    found = result.summary
+    for name, density, edges, ce in (
+        ("dense", 1.0, (stream.CONTEXT + 1) / 2, found["dense_ce"]),
+        ("sparse", found["density"], found["edges_per_query"], found["sparse_ce"]),
+    ):
+        scores = [f"{found['tasks'][name][kind]:.3f}" for kind in ("copy", "ioi", "docstring")]
+        table.add_row(name, f"{density:.1%}", f"{edges:.1f}", f"{ce:.4f}", *scores)
+    console.print(table)
+    return {"sparse": {key: value for key, value in found.items() if not key.endswith("per_head")}}
