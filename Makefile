@@ -2,13 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install demo test lint bench-attention clean
+.PHONY: help install demo test lint bench-attention bench-step bench-efficiency clean
 
 help:
 	@echo "make demo             run the main job on what is shipped, into runs/demo"
 	@echo "make test             run the tests"
 	@echo "make lint             ruff and pyright"
 	@echo "make bench-attention  time and memory of gated attention against dense"
+	@echo "make bench-step       a step of gated training against a dense one"
+	@echo "make bench-efficiency tokens to 2 % of edges, default recipe against the paper's (hours)"
 	@echo "make install          only set up .venv"
 
 # The stamp is newer than what it was made from, so a second call installs nothing.
@@ -32,6 +34,12 @@ lint: install
 
 bench-attention: install
 	$(BIN)/python benchmarks/attention.py
+
+bench-step: install
+	$(BIN)/python benchmarks/step.py
+
+bench-efficiency: install
+	$(BIN)/python benchmarks/efficiency.py
 
 clean:
 	rm -rf .venv runs build dist

@@ -11,7 +11,7 @@ def draw_run(folder: Path) -> Path:
 
     matplotlib.use("Agg", force=False)
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     summary = json.loads((folder / "summary.json").read_text())
@@ -21,14 +21,20 @@ def draw_run(folder: Path) -> Path:
     density, pressure, loss = figure.subplots(1, 3)
     blue, orange = "#2b6cb0", "#c05621"
 
-    density.plot(_millions(steps), [line["expected_density"] for line in steps], color=blue, alpha=0.35, lw=1)
-    density.plot(_millions(checks), [line["density"] for line in checks], color=blue, marker=".", lw=1.5)
+    expected = [line["expected_density"] for line in steps]
+    density.plot(_millions(steps), expected, color=blue, alpha=0.35, lw=1, label="expected, training text")
+    opened = [line["density"] for line in checks]
+    density.plot(_millions(checks), opened, color=blue, marker=".", lw=1.5, label="open, held-out text")
     density.set_yscale("log")
-    density.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g} %"))
+    percent = FuncFormatter(lambda y, _: f"{100 * y:g} %")
+    density.yaxis.set_major_formatter(percent)
+    density.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    density.yaxis.set_minor_formatter(percent)
+    density.legend(frameon=False, loc="upper right", fontsize=9)
     density.set_title("Edges left")
     density.annotate(
         f"{summary['density']:.2%}", (_millions(checks[-1:])[0], checks[-1]["density"]),
-        textcoords="offset points", xytext=(-4, 8), ha="right",
+        textcoords="offset points", xytext=(0, -14), ha="right",
     )  # fmt: skip
 
     pressure.plot(_millions(steps), [line["beta"] for line in steps], color=orange, lw=1.2)
