@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from edgewise.pocket import NAMES, addition, evaluate, folder, world
+from edgewise.pocket import addition, evaluate, folder, world
 from edgewise.pocket.recipe import RECIPES
 from edgewise.pocket.world import Kind
 
@@ -73,13 +73,13 @@ def test_addition_reads_text(adder):
     assert tokenizer.decode(digits) == "0 0 1 0 2"
 
 
-@pytest.mark.parametrize(("name", "megabytes"), [("pocket", 8), ("pocket-addition", 1)])
+@pytest.mark.parametrize(("name", "megabytes"), [("pocket", 8), ("pocket-addition", 1), ("pocket-sparse", 8)])
 def test_weights_are_small(name: str, megabytes: int):
     size = sum(path.stat().st_size for path in folder(name).glob("*.safetensors"))
     assert 0 < size <= megabytes * 2**20
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_the_folder_says_how_it_was_made(name: str):
     made = json.loads((folder(name) / "made.json").read_text())
     assert len(made["script"]["sources sha256"]) == 64

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from edgewise.errors import EdgewiseError as EdgewiseError
     from edgewise.evaluation import Measured as Measured
     from edgewise.evaluation import evaluate_models as evaluate_models
-    from edgewise.info import ModelInfo as ModelInfo
-    from edgewise.info import info as info
+    from edgewise.model_info import ModelInfo as ModelInfo
+    from edgewise.model_info import info as info
     from edgewise.posttraining.config import SparsifyConfig as SparsifyConfig
     from edgewise.posttraining.loop import SparsifyResult as SparsifyResult
     from edgewise.posttraining.loop import sparsify as sparsify
@@ -38,14 +38,14 @@ _HOME = {
     "EdgewiseError": "errors",
     "GateConfig": "attention.gate",
     "Measured": "evaluation",
-    "ModelInfo": "info",
+    "ModelInfo": "model_info",
     "SparsifyConfig": "posttraining.config",
     "SparsifyResult": "posttraining.loop",
     "Tap": "attention.tap",
     "evaluate_models": "evaluation",
     "gate": "checkpoint",
     "gate_config": "attention.edge_gate",
-    "info": "info",
+    "info": "model_info",
     "install": "attention.interface",
     "load": "checkpoint",
     "load_tokenizer": "checkpoint",

@@ -16,7 +16,7 @@ def info(model: Annotated[str, tyro.conf.Positional], json: bool = False) -> Non
     Reads the config and the headers of the weight files only, so it is quick for any size.
 
     Args:
-        model: A shipped name (pocket, pocket-addition), a folder, or a Hugging Face name such as gpt2.
+        model: A shipped name (pocket, pocket-addition, pocket-sparse), a folder, or a Hugging Face name such as gpt2.
         json: Print JSON instead of text.
     """
     import edgewise

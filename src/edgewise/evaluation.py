@@ -21,7 +21,7 @@ from edgewise.attention.tap import tap
 from edgewise.checkpoint import load, load_tokenizer
 from edgewise.data import IGNORE, Batch, held_out_only, shipped_data
 from edgewise.errors import EdgewiseError
-from edgewise.info import info
+from edgewise.model_info import info
 
 _TOKENS_AT_ONCE = 4096
 

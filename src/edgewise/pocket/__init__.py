@@ -6,8 +6,8 @@ makes the shipped weights.
 
 from pathlib import Path
 
-NAMES = ("pocket", "pocket-addition")
-"""The models shipped with the package."""
+NAMES = ("pocket", "pocket-addition", "pocket-sparse")
+"""The models shipped with the package: two dense ones, and the twin that `edgewise sparsify pocket` made of the first."""
 
 
 def folder(name: str) -> Path:

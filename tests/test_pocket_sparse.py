@@ -1,0 +1,48 @@
+"""The shipped twin: as sparse as its made.json says, at the loss and with the skills of the dense model."""
+
+import json
+
+import pytest
+
+import edgewise
+from edgewise.data import shipped_data
+from edgewise.evaluation import measure
+from edgewise.pocket import evaluate, folder
+
+pytestmark = pytest.mark.xdist_group("pocket-sparse")  # on one worker, so that each model is loaded once
+
+
+@pytest.fixture(scope="module")
+def twin():
+    return edgewise.load("pocket-sparse")
+
+
+@pytest.fixture(scope="module")
+def made():
+    return json.loads((folder("pocket-sparse") / "made.json").read_text())
+
+
+def test_it_is_what_its_folder_says(twin, made):
+    shipped = shipped_data("pocket", seed=0)
+    assert shipped is not None
+    found = measure(twin, shipped.held_out)
+    assert found.density == pytest.approx(made["density"], rel=0.01)
+    assert found.ce == pytest.approx(made["sparse_ce"], abs=1e-4)
+    assert found.heads_closed == made["heads_closed"]
+    assert made["command"].startswith("edgewise sparsify pocket") and made["seconds"] > 0
+
+
+def test_the_loss_is_kept(made):
+    assert made["delta_ce"] <= made["margin"] == 0.01
+
+
+def test_no_skill_is_lost(twin):
+    dense = evaluate.measure(edgewise.load("pocket"), 200)
+    for kind, score in evaluate.measure(twin, 200).items():
+        if kind != "loss":
+            assert score >= dense[kind] - 0.02, kind
+
+
+def test_a_twin_is_not_sparsified_again():
+    with pytest.raises(edgewise.EdgewiseError, match="already"):
+        edgewise.sparsify("pocket-sparse")
