@@ -98,6 +98,7 @@ RECIPES = {
     ),
 }
 
+DEFAULT_MINUTES = 15.0
 _SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
@@ -177,6 +178,11 @@ class SparsifyConfig:
     @property
     def token_limit(self) -> int | None:
         return None if self.tokens is None else count(str(self.tokens))
+
+    @property
+    def minute_limit(self) -> float | None:
+        asked = (self.minutes, self.tokens, self.density)
+        return DEFAULT_MINUTES if asked == (None, None, None) else self.minutes
 
     @property
     def gate_config(self) -> "GateConfig":

@@ -29,12 +29,11 @@ from edgewise.posttraining.run import Diverged, Run
 from edgewise.posttraining.screen import Screen
 from edgewise.posttraining.summary import summarize
 
-DEFAULT_MINUTES = 15.0
 _LONGEST_CONTEXT = 1024
 _CHECKS = 24  # validations in a run
 _CHECK_TOKENS = 16_384  # held-out tokens of a validation on the way; the last one takes all
 _SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
-_SAVE, _INTERRUPT, _TIME_UP = range(3)  # what processes tell each other
+_SAVE, _INTERRUPT, _TIME_UP, _STEPS = range(4)  # what processes tell each other
 
 
 @dataclass(frozen=True)
@@ -190,9 +189,7 @@ def _restore_or_plan(
         limits.append(config.token_limit // run.tokens_per_step)
     with screen.waiting("measuring a step"):
         seconds = run.measure_step()
-    minutes = config.minutes
-    if minutes is None and config.tokens is None and config.density is None:
-        minutes = DEFAULT_MINUTES
+    minutes = config.minute_limit
     if minutes is not None:
         limits.append(now + int(60 * minutes / seconds))
     if not limits:  # a density alone: no schedule to fit, so allow for a long one
@@ -221,21 +218,26 @@ def _train(run: Run, screen: Screen) -> str:
     config, accelerator = run.config, run.accelerator
     log = _Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
     check_rows = max(accelerator.num_processes, _CHECK_TOKENS // run.data.train.context)
-    dense_ce = run.validate_dense(
-        check_rows
-    ).ce  # of the same rows: a part of the text is easier or harder than all of it
+    # of the same rows, because a part of the text is easier or harder than all of it
+    dense_ce = run.validate_dense(check_rows).ce
     first, began, saved = run.step_number, time.monotonic(), time.monotonic()
     first_gap: float | None = None
-    deadline = None if config.minutes is None else began + 60 * config.minutes
+    deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
     stopped = "all steps done"
     with screen.live(run) as line, _signals() as asked:
         while run.step_number < run.steps:
             now = time.monotonic()
-            flags = [0.0, float(bool(asked)), 0.0]
+            flags = [0.0, float(bool(asked)), 0.0, 0.0]
             if accelerator.is_main_process:
                 flags[_SAVE] = float(now - saved >= 60 * config.save_minutes)
-                flags[_TIME_UP] = float(deadline is not None and now > deadline)
+                if deadline is not None:
+                    flags[_TIME_UP] = float(now > deadline)
+                    flags[_STEPS] = _steps_in_time(run.step_number, first, now - began, deadline - now)
             seen = run.step(tuple(flags))
+            if seen.flags[
+                _STEPS
+            ]:  # slower than measured: the schedule ends earlier, instead of being cut off
+                run.steps = max(run.step_number, min(run.steps, int(seen.flags[_STEPS])))
             gap = run.multiplier.gap or 0.0
             if run.step_number == first + 20:
                 first_gap = max(gap, 0.0)
@@ -278,6 +280,11 @@ def _train(run: Run, screen: Screen) -> str:
     run.save_snapshot()
     log.close()
     return stopped
+
+
+def _steps_in_time(step: int, first: int, spent: float, left: float) -> float:
+    """How many steps there will be at the pace of those done, checks and snapshots included; 0 while that is unknown."""
+    return step + left * (step - first) / spent if step >= first + 20 else 0.0
 
 
 @contextmanager
