@@ -37,12 +37,12 @@ from torch import nn
 
 import edgewise
 from edgewise.data import IGNORE, Batch, open_data, shipped_data
-from edgewise.evaluation import measure
+from edgewise.evaluation import cross_entropy, measure
 from edgewise.pocket import evaluate as pocket_evaluate
 from edgewise.posttraining import loop, summary
 from edgewise.posttraining.config import RECIPES
 from edgewise.posttraining.controls import measure_masked, random_mask, top_k_mask
-from edgewise.posttraining.objective import Multiplier, cross_entropy, divergence
+from edgewise.posttraining.objective import Multiplier, divergence
 from edgewise.posttraining.picture import draw_run
 from edgewise.posttraining.run import Run
 from edgewise.posttraining.snapshot import newest_whole

@@ -72,6 +72,13 @@ def run_model(model: nn.Module, batch: Batch) -> Tensor:  # -> [rows, context, v
     return model(input_ids=batch.ids, use_cache=False, **where).logits
 
 
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:  # [rows, t, vocabulary], [rows, t] -> []
+    """In nats, summed over the positions that ask for something."""
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum"
+    )
+
+
 def parts(batch: Batch, rows: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
     """A batch in pieces of at most `rows` rows, on a device."""
     for first in range(0, len(batch.ids), rows):
@@ -104,9 +111,7 @@ def measure(
         for part in parts(batch, rows or rows_at_once(batch), device):
             with tap(model) as seen:
                 logits = run_model(model, part)
-            loss = nn.functional.cross_entropy(
-                logits.flatten(0, 1).float(), part.targets.flatten(), ignore_index=IGNORE, reduction="sum"
-            )
+            loss = cross_entropy(logits, part.targets)
             sums += torch.stack([loss.double(), (part.targets != IGNORE).sum().double()])
             for count in seen.counts:
                 for i, x in enumerate((count.opened, count.pairs, count.queries)):

@@ -149,7 +149,7 @@ class SparsifyConfig:
     controls: bool = False
     """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training."""
     resume: bool = False
-    """Go on with the run in --out. Its settings are kept; only --tokens, --minutes and --density may be new."""
+    """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density and --lr may be new."""
     save_minutes: float = 5.0
     """Minutes between snapshots."""
     track: Literal["tensorboard", "wandb", "trackio"] | None = None
@@ -193,9 +193,9 @@ class SparsifyConfig:
         return GateConfig(kind, usual[kind] if self.b is None else self.b)
 
 
-STOPS = ("tokens", "minutes", "density")
+MAY_BE_NEW = ("tokens", "minutes", "density", "lr")
 """What a resumed run may change."""
-NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", *STOPS)
+NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", *MAY_BE_NEW)
 
 
 def changed(begun: dict, now: SparsifyConfig) -> list[str]:

@@ -23,8 +23,8 @@ from edgewise.attention.gate import GateConfig
 from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch
-from edgewise.evaluation import Measured, measure, parts, run_model
-from edgewise.posttraining.objective import cross_entropy, divergence, schedule
+from edgewise.evaluation import Measured, cross_entropy, measure, parts, run_model
+from edgewise.posttraining.objective import divergence, schedule
 
 if TYPE_CHECKING:
     from edgewise.posttraining.run import Run

@@ -23,7 +23,7 @@ from edgewise.data import Data, open_data, shipped_data
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, evaluating
 from edgewise.posttraining import snapshot
-from edgewise.posttraining.config import SparsifyConfig, changed
+from edgewise.posttraining.config import MAY_BE_NEW, SparsifyConfig, changed
 from edgewise.posttraining.picture import draw_run
 from edgewise.posttraining.run import Diverged, Run
 from edgewise.posttraining.screen import Screen
@@ -120,14 +120,12 @@ def _begin_or_resume(config: SparsifyConfig, screen: Screen) -> tuple[SparsifyCo
         raise EdgewiseError(f"{config.out} holds no run to resume; leave out --resume to begin one")
     found, position = snapshot.newest_whole(folder, screen.say)
     settings = {**position["config"], "valid": _tuple(position["config"]["valid"])}
-    if new := [flag for flag in changed(settings, config) if flag != "--lr"]:
+    if new := changed(settings, config):
         raise EdgewiseError(f"the run was begun with other settings; resume it without {', '.join(new)}")
     kept = SparsifyConfig(**{**settings, "out": config.out})
-    asked = {key: getattr(config, key) for key in ("tokens", "minutes", "density", "lr", "track")}
-    new_stops = {key: value for key, value in asked.items() if value is not None}
-    config = replace(
-        kept, resume=True, save_minutes=config.save_minutes, controls=config.controls, **new_stops
-    )
+    asked = {key: getattr(config, key) for key in (*MAY_BE_NEW, "track")}
+    given = {key: value for key, value in asked.items() if value is not None}
+    config = replace(kept, resume=True, save_minutes=config.save_minutes, controls=config.controls, **given)
     return config, {**position, "folder": found}
 
 
@@ -223,6 +221,7 @@ def _train(run: Run, screen: Screen) -> str:
     first, began, saved = run.step_number, time.monotonic(), time.monotonic()
     first_gap: float | None = None
     deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
+    most = math.inf if config.token_limit is None else config.token_limit // run.tokens_per_step
     stopped = "all steps done"
     with screen.live(run) as line, _signals() as asked:
         while run.step_number < run.steps:
@@ -234,10 +233,8 @@ def _train(run: Run, screen: Screen) -> str:
                     flags[_TIME_UP] = float(now > deadline)
                     flags[_STEPS] = _steps_in_time(run.step_number, first, now - began, deadline - now)
             seen = run.step(tuple(flags))
-            if seen.flags[
-                _STEPS
-            ]:  # slower than measured: the schedule ends earlier, instead of being cut off
-                run.steps = max(run.step_number, min(run.steps, int(seen.flags[_STEPS])))
+            if seen.flags[_STEPS]:  # the schedule follows the pace, so that it is over when the time is
+                run.steps = max(run.step_number, int(min(most, seen.flags[_STEPS])))
             gap = run.multiplier.gap or 0.0
             if run.step_number == first + 20:
                 first_gap = max(gap, 0.0)

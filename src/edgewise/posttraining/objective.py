@@ -8,7 +8,7 @@ E is the expected number of open edges, L the cross-entropy. The constraint beco
     log beta <- log beta + speed * clip((margin - gap) / margin, -1, 1)
 
 where `gap` is a moving average of L - L_dense. Pressure rises while there is room under the constraint and backs off by
-itself when there is none. The recipes differ in three places:
+itself when there is none. The recipes' objectives differ in three places (`config.py` has the rest of what they differ in):
 
                 paper                                   edgewise
     fit         L                                       KL(dense || twin), position by position
@@ -57,15 +57,6 @@ class Multiplier:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.beta, self.gap = state["beta"], state["gap"]
-
-
-def cross_entropy(
-    logits: Tensor, targets: Tensor
-) -> Tensor:  # [rows, t, vocabulary], [rows, t] -> sum, in nats
-    """Summed over the positions that ask for something."""
-    return F.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum"
-    )
 
 
 def divergence(logits: Tensor, dense: Tensor, targets: Tensor) -> Tensor:  # -> sum, in nats

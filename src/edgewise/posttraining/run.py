@@ -24,10 +24,10 @@ from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch, Data
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import Measured, measure, parts, rows_at_once, run_model
+from edgewise.evaluation import Measured, cross_entropy, measure, parts, rows_at_once, run_model
 from edgewise.posttraining import snapshot
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
-from edgewise.posttraining.objective import Multiplier, ceiling, cross_entropy, divergence, schedule
+from edgewise.posttraining.objective import Multiplier, ceiling, divergence, schedule
 
 # At every snapshot it would say that tied weights are saved once.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
