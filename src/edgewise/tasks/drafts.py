@@ -1,0 +1,150 @@
+"""Texts of the five tasks, with named slots that hold one word in the clean prompt and may hold another in the corrupt one.
+
+They are made of the pocket world's words and wordings, with the spacing of ordinary text: one text serves GPT-2, a llama
+and the pocket model, whose tokenizer splits marks and pairs of digits by itself.
+
+    copy          eight random words, repeated, cut before the last. Corrupt: the first eight are others.
+    ioi           "When Mary and John went to the store, John gave a drink to" -> Mary. Corrupt: the second John is Mary.
+    greater-than  "The war lasted from the year 1732 to the year 17" -> 33, 34 ... 99. Corrupt: the year is 1702.
+    docstring     a signature, and lines for its first two arguments -> the third. Corrupt: other names in the signature.
+    antonym       'The opposite of "large" is "' -> small. Corrupt: another word.
+
+The wrong answer is what is right for the corrupt prompt (for greater-than: the years up to 32).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from edgewise.pocket import words as w
+from edgewise.pocket import world
+from edgewise.tasks.align import Span
+
+PERIOD = 8
+ARGUMENTS, ASKED = 4, 2
+# In the pocket's world an event begins in 02 at the earliest. After an early year, nearly all that follows 02 is right too.
+CORRUPT_YEAR, YEARS = 2, range(20, world.LAST_START_YEAR + 1)
+
+IOI_OPENINGS = world.IOI_OPENINGS[:2]
+EVENT_WORDINGS = (world.EVENT_WORDINGS[0], world.EVENT_WORDINGS[2])
+OPPOSITE_WORDINGS = (world.RELATION_WORDINGS[0], world.RELATION_WORDINGS[6])
+OPPOSITES = w.RELATIONS["opposite"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Two prompts that a tokenizer may or may not be able to express."""
+
+    template: str
+    """With the names of slots in braces."""
+    slots: dict[str, tuple[str, str]]
+    """The clean and the corrupt word of each slot; often the same."""
+    answers: Sequence[str]
+    wrong: Sequence[str]
+    held_out: bool
+    """Whether the pocket model's training text does not contain it."""
+
+    def write(self, corrupt: bool) -> tuple[str, dict[str, Span]]:
+        """The clean or the corrupt text, and where its slots are."""
+        text, spans = "", {}
+        for i, part in enumerate(re.split(r"\{(.+?)\}", self.template)):
+            word = self.slots[part][corrupt] if i % 2 else part
+            if i % 2:
+                spans[part] = (len(text), len(text) + len(word))
+            text += word
+        return text, spans
+
+
+def copy(rng: Random, lead: str, words: Sequence[str]) -> Draft:
+    """`before` is the earlier place of the prompt's last word, `answer` the place after it.
+
+    A word at the very beginning is another token than the same word after a space, for some tokenizers: for these the
+    text begins with a space, `lead`.
+    """
+    drawn = rng.sample(words, 2 * PERIOD)
+    clean, corrupt = drawn[:PERIOD], drawn[PERIOD:]
+    names = [*(f"word {i}" for i in range(1, PERIOD - 1)), "before", "answer"]
+    first = " ".join(f"{{{name}}}" for name in names)
+    return Draft(
+        template=f"{lead}{first} {' '.join(clean[:-1])}",
+        slots=dict(zip(names, zip(clean, corrupt, strict=True), strict=True)),
+        answers=[f" {clean[-1]}"],
+        wrong=[f" {corrupt[-1]}"],
+        held_out=world.is_held_out("copy", clean),
+    )
+
+
+def ioi(rng: Random) -> Draft:
+    """`subject` and `indirect object` are where the two are named first, in either order."""
+    subject, other = rng.sample(w.NAMES, 2)
+    thing, place, verb = rng.choice(w.OBJECTS), rng.choice(w.PLACES), rng.choice(w.GIFT_VERBS)
+    a, b = rng.sample(["{subject}", "{indirect object}"], 2)
+    opening = _natural(rng.choice(IOI_OPENINGS)).format(a=a, b=b, place=place)
+    return Draft(
+        template=f"{opening} {{second subject}} {verb} a {thing} to",
+        slots={
+            "subject": (subject, subject),
+            "indirect object": (other, other),
+            "second subject": (subject, other),
+        },
+        answers=[f" {other}"],
+        wrong=[f" {subject}"],
+        held_out=world.is_held_out("ioi", (*sorted((subject, other)), thing, place)),
+    )
+
+
+def greater_than(rng: Random) -> Draft:
+    """`year` is the last two digits of the first year."""
+    event, century, year = rng.choice(w.EVENTS), rng.choice(w.CENTURIES), rng.choice(YEARS)
+    before = _natural(rng.choice(EVENT_WORDINGS)).partition("{later}")[0]
+    return Draft(
+        template=before.format(event=event, c=century, first="{year}"),
+        slots={"year": (w.NUMBERS[year], w.NUMBERS[CORRUPT_YEAR])},
+        answers=w.NUMBERS[year + 1 :],
+        wrong=w.NUMBERS[: year + 1],
+        held_out=world.is_held_out("greater-than", (event, century, w.NUMBERS[year])),
+    )
+
+
+def docstring(rng: Random) -> Draft:
+    """`before` and `answer` are neighbours in the signature, `documented` is where the first of them is described."""
+    drawn = rng.sample(w.ARGUMENTS, 2 * ARGUMENTS)
+    clean, corrupt = drawn[:ARGUMENTS], drawn[ARGUMENTS:]
+    names = [f"argument {i}" for i in range(1, ARGUMENTS + 1)]
+    names[ASKED - 1 : ASKED + 1] = "before", "answer"
+    signature = ", ".join(f"{{{name}}}" for name in names)
+    described = [" ".join(rng.choices(w.DESCRIPTIONS, k=2)) for _ in range(ASKED)]
+    written = [*clean[: ASKED - 1], "{documented}"]
+    lines = [f"    :param {name}: {text}\n" for name, text in zip(written, described, strict=True)]
+    summary = " ".join(rng.choices(w.DESCRIPTIONS, k=3))
+    head = f'def {rng.choice(w.FUNCTIONS)}(self, {signature}):\n    """{summary}\n\n'
+    last = clean[ASKED - 1]
+    return Draft(
+        template=f"{head}{''.join(lines)}    :param",
+        slots={**dict(zip(names, zip(clean, corrupt, strict=True), strict=True)), "documented": (last, last)},
+        answers=[f" {clean[ASKED]}"],
+        wrong=[f" {corrupt[ASKED]}"],
+        held_out=world.is_held_out("docstring", clean),
+    )
+
+
+def antonym(rng: Random) -> Draft:
+    """`word` is what the opposite is asked of."""
+    wording, word = rng.choice(OPPOSITE_WORDINGS), rng.choice(list(OPPOSITES))
+    answer = OPPOSITES[word]
+    other = rng.choice([x for x in OPPOSITES if OPPOSITES[x] != answer and x != answer])
+    before = _natural(wording).partition("{answer}")[0]
+    return Draft(
+        template=before.format(relation="opposite", word="{word}"),
+        slots={"word": (word, other)},
+        answers=[answer],
+        wrong=[OPPOSITES[other]],
+        held_out=world.is_held_out("relations", (wording, "opposite", word)),
+    )
+
+
+def _natural(wording: str) -> str:
+    """A wording of the pocket world without the spaces that ordinary text does not have."""
+    wording = re.sub(r" ([,.?:])", r"\1", wording)
+    return re.sub(r'" (\{\w+\}) "', r'"\1"', wording).replace("{c} {", "{c}{")
