@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install demo test lint bench-attention bench-step bench-efficiency clean
+.PHONY: help install demo test lint bench-attention bench-step bench-efficiency bench-patching clean
 
 help:
 	@echo "make demo             run the main job on what is shipped, into runs/demo"
@@ -11,6 +11,7 @@ help:
 	@echo "make bench-attention  time and memory of gated attention against dense"
 	@echo "make bench-step       a step of gated training against a dense one"
 	@echo "make bench-efficiency tokens to 2 % of edges, default recipe against the paper's (hours)"
+	@echo "make bench-patching   patching all heads, against TransformerLens in an environment of its own"
 	@echo "make install          only set up .venv"
 
 # The stamp is newer than what it was made from, so a second call installs nothing.
@@ -41,5 +42,13 @@ bench-step: install
 bench-efficiency: install
 	$(BIN)/python benchmarks/efficiency.py
 
+# Rivals are measured in an environment of their own: they pin what we do not.
+.venv-peer:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet torch==2.13.0 transformer-lens==4.3.0
+
+bench-patching: install .venv-peer
+	$(BIN)/python benchmarks/patching.py --peer .venv-peer/bin/python
+
 clean:
-	rm -rf .venv runs build dist
+	rm -rf .venv .venv-peer runs build dist

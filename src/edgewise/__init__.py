@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from edgewise.checkpoint import load as load
     from edgewise.checkpoint import load_tokenizer as load_tokenizer
     from edgewise.checkpoint import save as save
+    from edgewise.circuits.config import CircuitConfig as CircuitConfig
+    from edgewise.circuits.find import find_circuits as find_circuits
+    from edgewise.circuits.result import CircuitResult as CircuitResult
     from edgewise.errors import EdgewiseError as EdgewiseError
     from edgewise.evaluation import Measured as Measured
     from edgewise.evaluation import evaluate_models as evaluate_models
@@ -30,11 +33,15 @@ if TYPE_CHECKING:
     from edgewise.posttraining.config import SparsifyConfig as SparsifyConfig
     from edgewise.posttraining.loop import SparsifyResult as SparsifyResult
     from edgewise.posttraining.loop import sparsify as sparsify
+    from edgewise.tasks.generate import make_task as make_task
+    from edgewise.tasks.pairs import Task as Task
 
 __version__ = "0.1.0"
 
 # Imported on first use: torch and transformers take seconds, and `edgewise --help` needs neither.
 _HOME = {
+    "CircuitConfig": "circuits.config",
+    "CircuitResult": "circuits.result",
     "EdgewiseError": "errors",
     "GateConfig": "attention.gate",
     "Measured": "evaluation",
@@ -42,13 +49,16 @@ _HOME = {
     "SparsifyConfig": "posttraining.config",
     "SparsifyResult": "posttraining.loop",
     "Tap": "attention.tap",
+    "Task": "tasks.pairs",
     "evaluate_models": "evaluation",
+    "find_circuits": "circuits.find",
     "gate": "checkpoint",
     "gate_config": "attention.edge_gate",
     "info": "model_info",
     "install": "attention.interface",
     "load": "checkpoint",
     "load_tokenizer": "checkpoint",
+    "make_task": "tasks.generate",
     "mode": "attention.edge_gate",
     "save": "checkpoint",
     "sparsify": "posttraining.loop",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from edgewise.circuits.config import CircuitConfig
 from edgewise.errors import EdgewiseError
 from edgewise.posttraining.config import SparsifyConfig, count
 
@@ -69,6 +70,51 @@ def evaluate(
     print_evaluation(evaluate_models(models, data, context, count(tokens)), heads, out)
 
 
+def tasks(
+    model: Annotated[str, tyro.conf.Positional],
+    task: tuple[str, ...] | None = None,
+    n: int = 100,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """How well a model does tasks with a known answer: accuracy of each, with three example prompts.
+
+    Args:
+        model: A shipped name (pocket, pocket-sparse), a folder, or a Hugging Face name such as gpt2.
+        task: Any of copy, ioi, greater-than, docstring, antonym, or JSONL files of your own with clean, corrupt, answer,
+            wrong on each line. All five if not given.
+        n: Prompts of each task.
+        seed: Decides which.
+        out: Also write everything to this JSON file.
+    """
+    from edgewise.tasks.measure import measure_tasks
+    from edgewise.tasks.report import print_tasks
+
+    print_tasks(measure_tasks(model, task, n, seed), out)
+
+
+def circuit(
+    models: Annotated[tuple[str, ...], tyro.conf.Positional],
+    config: Annotated[CircuitConfig, tyro.conf.arg(name="")],
+) -> None:
+    """Find the heads and edges that carry a task's effect, in a model or in a dense model and its twin.
+
+    Heads are patched exactly, one by one; edges are ranked by attribution and their curve measured by patching. The table
+    goes to the screen, all curves and rankings to circuit.json in --out.
+
+    Args:
+        models: One model, or two to compare (dense first): shipped names, folders or Hugging Face names.
+        config: How.
+    """
+    from edgewise.circuits.find import find_circuits
+    from edgewise.circuits.screen import Screen, print_result
+
+    screen = Screen()
+    print_result(find_circuits(models, config, screen=screen))
+    if config.out is not None:
+        screen.say(f"circuit.json is in {config.out}")
+
+
 def demo() -> None:
     """Run the main job on what is shipped with the package, and say where the results are (runs/demo)."""
     from edgewise.demo import run
@@ -76,7 +122,14 @@ def demo() -> None:
     run()
 
 
-COMMANDS = {"info": info, "sparsify": sparsify, "eval": evaluate, "demo": demo}
+COMMANDS = {
+    "info": info,
+    "sparsify": sparsify,
+    "eval": evaluate,
+    "tasks": tasks,
+    "circuit": circuit,
+    "demo": demo,
+}
 
 
 def main() -> None:

@@ -24,6 +24,9 @@ class EdgeGate(nn.Module):
         self.layer, self.heads, self.kv_heads, self.config = layer, heads, kv_heads, config
         self.mode: Mode | None = None  # None: sample while training, deterministic otherwise
         self.noise: tuple[int, int] | None = None  # seed and first row; None: a seed from torch's generator
+        self.prefix: tuple[Tensor, Tensor] | None = (
+            None  # keys and values of a text that this one goes on from
+        )
         self.taps: list[Tap] = []
         self.b: Tensor  # [heads]
         b = torch.full((heads,), 0.0 if config is None else config.b, device=device, dtype=torch.float32)
@@ -50,6 +53,11 @@ class EdgeGate(nn.Module):
     ) -> Gated:
         """Attend through the gate: blocks by default, the reference where a T x T matrix is asked for."""
         mode, kappa = self._mode(), 0.0 if self.config is None else self.config.kappa
+        if self.prefix is not None:
+            if mask is not None:
+                raise EdgewiseError("a text that goes on after another cannot have a mask of its own")
+            k, v = (torch.cat([before, x], 2) for before, x in zip(self.prefix, (k, v), strict=True))
+        k, v = self._passes("keys", k), self._passes("values", v)
         seed, first_row = self.noise or (draw_seed() if mode == "sample" else 0, 0)
         if return_weights or any(tap.needs_matrices for tap in self.taps):
             gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, self._passes)

@@ -27,9 +27,10 @@ from edgewise.attention.edge_gate import gates_of
 from edgewise.attention.gate import Gated
 from edgewise.errors import EdgewiseError
 
-Passing = Literal["scores", "gates", "weights", "outputs"]
-"""What can be tapped: s before masking, M and M * p (each [batch, heads, queries, keys]), and each head's y
-([batch, heads, queries, d])."""
+Passing = Literal["keys", "values", "scores", "gates", "weights", "outputs"]
+"""What can be tapped, in the order in which it passes: keys and values as they arrive ([batch, kv_heads, keys, d]), s before
+masking, M and M * p (each [batch, heads, queries, keys]), and each head's y ([batch, heads, queries, d])."""
+_MATRICES = frozenset({"scores", "gates", "weights"})
 Edit = Callable[[int, Tensor], Tensor | None]
 """Called with the layer's number and the tensor; gives its replacement, or None to leave it."""
 
@@ -56,7 +57,7 @@ class Tap:
 
     @property
     def needs_matrices(self) -> bool:
-        return bool((self.read | self.edit.keys()) - {"outputs"})
+        return bool((self.read | self.edit.keys()) & _MATRICES)
 
     def passes(self, what: Passing, layer: int, x: Tensor) -> Tensor:
         """Called by the attention function: edit first, then keep what is really used."""

@@ -35,7 +35,8 @@ class Recipe:
     """Press on the logarithm of the density instead of the density."""
     hold: float
     """Share of the run in which the multiplier may rise above its start but not fall below: edges go first, then the loss
-    comes back. A multiplier that yields at once never gets past what hurts at first."""
+    comes back. A multiplier that yields at once never gets past what hurts at first. Afterwards it may fall little by
+    little, to the floor at the end: one that falls faster lets edges back in."""
     beta: float
     """The multiplier's start."""
     floor: float
@@ -65,7 +66,7 @@ RECIPES = {
         distilled=True,
         paired=True,
         relative_pressure=True,
-        hold=0.7,
+        hold=0.6,
         beta=0.05,
         floor=0.003,
         ceiling=1.0,

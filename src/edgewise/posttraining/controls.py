@@ -7,16 +7,20 @@ Every control starts from the same dense weights and is measured on the same hel
     top-k           in each layer and for each query, the k largest attention weights over all heads, k as in the twin
     dense           no mask at all: what the same budget of training gains by itself
 
-random and top-k are measured as they are, and post-trained with the twin's own budget, fit and learning rates.
+random and top-k are measured as they are, and post-trained with the twin's own budget, fit and learning rates; what comes of
+that is kept in `controls/`.
 """
 
 import copy
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from edgewise.attention.gate import GateConfig
@@ -25,6 +29,7 @@ from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import Measured, cross_entropy, measure, parts, run_model
 from edgewise.posttraining.objective import divergence, schedule
+from edgewise.posttraining.snapshot import explained
 
 if TYPE_CHECKING:
     from edgewise.posttraining.run import Run
@@ -48,7 +53,8 @@ def random_mask(density_per_head: Tensor, context: int, seed: int) -> Mask:  # [
     masks = drawn < density_per_head[..., None, None].cpu()
 
     def mask(layer: int, weights: Tensor) -> Tensor:
-        return masks[layer, :, : weights.shape[-2], : weights.shape[-1]].to(weights)
+        queries, keys = weights.shape[-2:]  # the last query stands at the last key
+        return masks[layer, :, keys - queries : keys, :keys].to(weights)
 
     return mask
 
@@ -60,7 +66,8 @@ def top_k_mask(edges_per_query_per_head: Tensor) -> Mask:  # [layers, heads]
     def mask(layer: int, weights: Tensor) -> Tensor:
         _, heads, queries, keys = weights.shape
         together = weights.detach().transpose(1, 2).flatten(2)  # [batch, queries, heads * keys]
-        turn = torch.arange(queries, device=weights.device) * 0.618034 % 1.0  # evenly spread over [0, 1)
+        position = torch.arange(keys - queries, keys, device=weights.device)
+        turn = position * 0.618034 % 1.0  # evenly spread over [0, 1)
         k = (k_of_layer[layer] + turn).floor().long()  # [queries]
         order = together.argsort(dim=-1, descending=True, stable=True).argsort(-1)
         kept = (order < k[:, None]) & (together > 0)
@@ -139,7 +146,29 @@ def run_controls(run: "Run", twin: Measured, screen: "Screen") -> dict[str, Any]
         run.data.train.load_state_dict(run.first_rows)
         train_masked(run, model, mask, screen)
         results[f"{name}, trained"] = measure_masked(model, mask, held_out)
+        if mask is not None:
+            with explained(run.snapshot_folder, "a control"):
+                save_control(run.config.out / "controls" / name, model, name, twin, context, run.config.seed)
     return results
+
+
+def save_control(folder: Path, model: nn.Module, kind: str, twin: Measured, context: int, seed: int) -> None:
+    """Weights and mask of a control, in files that do not load as a model: without its mask it would not be one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(model, str(folder / "behind-a-mask.safetensors"))
+    counts = {"density": twin.density_per_head, "edges_per_query": twin.edges_per_query_per_head}
+    content = {"kind": kind, "context": context, "seed": seed}
+    content |= {name: values.tolist() for name, values in counts.items()}
+    (folder / "mask.json").write_text(json.dumps(content) + "\n")
+
+
+def load_control(folder: Path, dense: nn.Module) -> Mask:
+    """Give a dense model a control's weights, in place; the mask it was trained behind is to be put around it (`masked`)."""
+    content = json.loads((folder / "mask.json").read_text())
+    load_model(dense, str(folder / "behind-a-mask.safetensors"))
+    if content["kind"] == "random":
+        return random_mask(torch.tensor(content["density"]), content["context"], content["seed"])
+    return top_k_mask(torch.tensor(content["edges_per_query"]))
 
 
 def thresholds(run: "Run", held_out: Batch) -> list[dict[str, float]]:

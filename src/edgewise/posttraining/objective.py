@@ -76,3 +76,11 @@ def schedule(step: int, steps: int, warmup: int, decay: float) -> float:
 def ceiling(step: int, b: float, end: float, steps: int) -> float:
     """The highest offset a gate may have: from `b` down to `end` over the first `steps` steps."""
     return b + (end - b) * min(1.0, step / steps)
+
+
+def least_pressure(share: float, hold: float, beta: float, floor: float) -> float:
+    """The lowest the multiplier may be at a share of the run: its start while it is held, then evenly (in its logarithm)
+    down to the floor at the end."""
+    if not hold:
+        return floor
+    return beta * (floor / beta) ** max(0.0, (share - hold) / (1 - hold))

@@ -27,7 +27,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, cross_entropy, measure, parts, rows_at_once, run_model
 from edgewise.posttraining import snapshot
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
-from edgewise.posttraining.objective import Multiplier, ceiling, divergence, schedule
+from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, schedule
 
 # At every snapshot it would say that tied weights are saved once.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
@@ -164,8 +164,10 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._lower_ceiling()
-        held = self.step_number < self.recipe.hold * self.steps
-        self.multiplier.update(ce - dense_ce, SAFETY * self.config.margin, self.recipe.beta if held else 0.0)
+        least = least_pressure(
+            self.step_number / self.steps, self.recipe.hold, self.recipe.beta, self.recipe.floor
+        )
+        self.multiplier.update(ce - dense_ce, SAFETY * self.config.margin, least)
         self.density = density
         self.step_number += 1
         self.seconds += time.monotonic() - began
@@ -181,22 +183,23 @@ class Run:
                 each.b.clamp_(max=highest)
 
     def measure_step(self) -> float:
-        """Seconds of a step: two are computed and thrown away, the first to warm up.
+        """Seconds of a step: a few are computed and thrown away, the first to warm up; the fastest counts, because whatever
+        else the machine does can only slow one down.
 
         Nothing of the run changes, except that before its first step it learns how dense it is.
         """
         state, device = copy.deepcopy(self.data.train.state_dict()), self.accelerator.device
-        seconds, sums = 0.0, torch.zeros(3, device=device)
-        for _ in range(2):
+        seconds, sums = [], torch.zeros(3, device=device)
+        for _ in range(4):
             began = time.monotonic()
             sums = self.compute_gradients(self.data.train.take(self.rows))
-            seconds = time.monotonic() - began
+            seconds.append(time.monotonic() - began)
         self.optimizer.zero_grad()
         self.data.train.load_state_dict(state)
         whole: Tensor = self.accelerator.reduce(sums, "sum")  # pyright: ignore
         if self.step_number == 0:
             self.density = whole[2].item()
-        slowest: Tensor = self.accelerator.gather(torch.tensor([seconds], device=device))  # pyright: ignore
+        slowest: Tensor = self.accelerator.gather(torch.tensor([min(seconds)], device=device))  # pyright: ignore
         return slowest.max().item()
 
     def dense_logits(self, part: Batch) -> Tensor:

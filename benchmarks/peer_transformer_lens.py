@@ -1,0 +1,38 @@
+"""The same patching by TransformerLens, run by patching.py in an environment that has it: prints seconds and scores."""
+
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformer_lens import patching  # pyright: ignore
+from transformer_lens.model_bridge import TransformerBridge  # pyright: ignore
+from transformers import AutoModelForCausalLM
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    given = torch.load(folder / "pairs.pt")
+    host = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = TransformerBridge.boot_transformers(str(folder), hf_model=host)
+    model.eval()
+
+    def metric(logits: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(len(logits))
+        found = logits[rows, given["last"]].gather(1, given["columns"])
+        return (found * given["signs"]).sum(-1).mean()
+
+    patching.tqdm = partial(patching.tqdm, disable=True)
+    with torch.no_grad():
+        model(given["clean"])  # warm up
+        began = time.perf_counter()
+        _, cache = model.run_with_cache(given["clean"])
+        scores = patching.get_act_patch_attn_head_out_all_pos(model, given["corrupt"], cache, metric)
+        seconds = time.perf_counter() - began
+    print(json.dumps({"seconds": seconds, "scores": scores.tolist()}))
+
+
+if __name__ == "__main__":
+    main()

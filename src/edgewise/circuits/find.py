@@ -1,0 +1,238 @@
+"""Find a task's circuit in one model, or in a dense model and its sparse twin, with the same code."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from edgewise.attention.edge_gate import gate_config, gates_of
+from edgewise.checkpoint import load, load_tokenizer
+from edgewise.circuits import edges
+from edgewise.circuits.config import CircuitConfig
+from edgewise.circuits.curve import ranks, trace
+from edgewise.circuits.heads import head_curves, head_effects
+from edgewise.circuits.memory import prompts_at_once
+from edgewise.circuits.replay import Replay, record
+from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit, TokenEdgesFound
+from edgewise.circuits.token_edges import token_edges
+from edgewise.errors import EdgewiseError
+from edgewise.model_info import info
+from edgewise.tasks import Task
+from edgewise.tasks.measure import get_task
+
+if TYPE_CHECKING:
+    from edgewise.circuits.screen import Screen
+
+FLOOR = {"logit difference": 0.5, "probability difference": 0.05}
+"""The least effect, clean minus corrupt, that is worth explaining: less is no behaviour but noise."""
+FEWEST = 4
+"""Prompts."""
+
+
+def find_circuits(
+    models: Sequence[str | PreTrainedModel],
+    config: CircuitConfig | None = None,
+    task: Task | None = None,
+    screen: "Screen | None" = None,
+) -> CircuitResult:
+    """The heads, edges and token edges that carry a task's effect, in each of one or two models.
+
+    Models are names (see `edgewise.load`) or loaded models; with loaded models, bring a `task` made with their tokenizer.
+    """
+    config = config or CircuitConfig()
+    if not 1 <= len(models) <= 2:
+        raise EdgewiseError(f"circuits are found in one model or compared between two, not {len(models)}")
+    task = task or _task(models, config)
+    found = []
+    for place, model in enumerate(models):
+        name = model if isinstance(model, str) else model.config.name_or_path or f"model {place + 1}"
+        loaded = load(model) if isinstance(model, str) else model
+        found.append(find_circuit(loaded, task, config, name, screen))
+    examples = [
+        {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
+        for pair in task.pairs
+    ]
+    result = CircuitResult(
+        task.name, task.metric, config.threshold, config.seed, config.method, examples, found
+    )
+    if config.out is not None:
+        result.save(config.out)
+    return result
+
+
+def _task(models: Sequence[str | PreTrainedModel], config: CircuitConfig) -> Task:
+    names = [model for model in models if isinstance(model, str)]
+    if len(names) != len(models):
+        raise EdgewiseError("with loaded models, make the task with their tokenizer: task=make_task(...)")
+    tokenizers = [load_tokenizer(name) for name in names]
+    if any(other.get_vocab() != tokenizers[0].get_vocab() for other in tokenizers[1:]):
+        raise EdgewiseError(
+            f"{names[0]} and {names[1]} read different tokens; circuits are compared on the same prompts"
+        )
+    context = min(info(name).context for name in names) or None  # 0: no limit
+    return get_task(config.task, tokenizers[0], config.prompts, config.seed, context)
+
+
+def find_circuit(
+    model: PreTrainedModel, task: Task, config: CircuitConfig, name: str, screen: "Screen | None" = None
+) -> ModelCircuit:
+    """One model's circuit. A model that does not show the behaviour gets a warning and no curve."""
+    gates_of(model)  # refuses a model that was not loaded by edgewise
+    say = screen or _Silent()
+    prompts = task.prompts(model.device)
+    with say.waiting(f"{name}: clean and corrupt prompts"):
+        replay = record(model, prompts, task.metric)
+    shown = replay.effect >= FLOOR[task.metric]
+    scores = replay.clean.scores
+    basic = ModelCircuit(
+        model=name,
+        kind="dense" if gate_config(model) is None else "sparse",
+        accuracy=(scores > 0).float().mean().item(),
+        clean_score=scores.mean().item(),
+        corrupt_score=replay.corrupt.scores.mean().item(),
+        prompts=replay.n,
+        left_out=int((~shown).sum()),
+    )
+    if replay.effect.mean() < FLOOR[task.metric] or shown.sum() < FEWEST:
+        warning = (
+            f"{name} does not show {task.name}: clean minus corrupt is {replay.effect.mean():.2g} on average, above the "
+            f"floor of {FLOOR[task.metric]} on {int(shown.sum())} of {replay.n} prompts; no circuit was looked for"
+        )
+        return replace(basic, warnings=[warning])
+    replay = replay.of_prompts(shown.nonzero()[:, 0])
+    warnings = []
+    same_end = replay.prompts.clean.gather(1, replay.prompts.last[:, None]) == replay.prompts.corrupt.gather(
+        1, replay.prompts.last[:, None]
+    )
+    if not same_end.all():
+        warnings.append(
+            f"in {int((~same_end).sum())} pairs the last token differs: that part of the effect needs no head, so the curve "
+            "of heads does not begin at 0"
+        )
+    found = replace(basic, warnings=warnings, **_heads(replay, config, name, say))
+    if config.edges:
+        found = replace(found, **_edges(replay, config, name, say))
+    with say.waiting(f"{name}: token edges"):
+        whole = record(model, replay.prompts, task.metric, reuse_prefix=False)
+        return replace(found, token_edges=TokenEdgesFound(*token_edges(whole, config.threshold)))
+
+
+class _Silent:
+    def waiting(self, what: str) -> nullcontext:
+        return nullcontext(lambda rows: None)
+
+    def working(self, what: str, total: int) -> nullcontext:
+        return nullcontext(lambda rows: None)
+
+
+def _heads(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Silent") -> dict:
+    heads = sum(outputs.shape[1] for outputs in replay.clean.outputs)
+    with say.working(f"{name}: patching {heads} heads", 2 * heads * replay.n) as advance:
+        effects = head_effects(replay, config.memory, advance)
+    with say.waiting(f"{name}: the best heads"):
+        curves = head_curves(replay, effects.importance, config.threshold, config.memory)
+    mean = effects.importance.mean(0)  # [layers, heads]
+    layers, width = mean.shape
+    order = mean.flatten().argsort(descending=True, stable=True).tolist()
+    ranking = [(f"L{i // width}H{i % width}", mean.flatten()[i].item()) for i in order]
+    found = Found(
+        total=layers * width,
+        needed=curves.at_threshold,
+        faithfulness=curves.explained[curves.counts.index(curves.at_threshold)],
+        needed_per_prompt=curves.at_threshold_per_prompt,
+        curve=Curve(curves.counts, curves.explained),
+        ranking=ranking,
+    )
+    both = {"lost": effects.lost.mean(0).tolist(), "restored": effects.restored.mean(0).tolist()}
+    return {"heads": found, "head_effects": both}
+
+
+RANKED = 2000
+"""Edges of which the names are saved; the count and the curve are of all."""
+
+
+def _edges(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Silent") -> dict:
+    wiring, *_ = edges.wiring_of(replay.model, replay.of_prompts(slice(0, 1)))
+    exists = wiring.exists.flatten().to(replay.effect.device)
+    chunks = torch.arange(replay.n).split(prompts_at_once(replay, wiring, config.memory))
+    scores = []
+    with say.working(f"{name}: attributing {wiring.count:,} edges", replay.n) as advance:
+        for chunk in chunks:
+            part = replay.of_prompts(chunk)
+            _, clean, corrupt = edges.wiring_of(replay.model, part)
+            scores.append(edges.edge_scores(part, wiring, clean, corrupt, config.ig_steps))
+            advance(len(chunk))
+    scores = torch.cat(scores)  # [n, sources, targets]
+    flat = scores.flatten(1)[:, exists]  # [n, edges]
+
+    def keeping(places: Tensor, counts: Tensor) -> Tensor:  # int64 [n, edges], [p, n] -> [p, n]
+        found = []
+        for chunk in chunks:
+            part = replay.of_prompts(chunk)
+            _, _, corrupt = edges.wiring_of(replay.model, part)
+            keep = torch.zeros(len(chunk), len(exists), dtype=torch.bool, device=places.device)
+            of_chunk = []
+            for count in counts[:, chunk].to(places.device):
+                keep[:, exists] = places[chunk] < count[:, None]
+                of_chunk.append(
+                    edges.scores_keeping(part, wiring, corrupt, keep.unflatten(1, wiring.exists.shape))
+                )
+            found.append(torch.stack(of_chunk))
+        return torch.cat(found, 1)
+
+    pooled = flat.mean(0)
+    places = ranks(pooled.abs())
+    with say.waiting(f"{name}: the best edges"):
+        counts, explained, needed = trace(
+            lambda counts: replay.pooled_share(
+                keeping(places.expand(replay.n, -1), counts.expand(-1, replay.n))
+            )[:, None].cpu(),
+            wiring.count,
+            1,
+            config.threshold,
+        )
+        _check_all_kept(name, explained[-1, 0].item())
+        own = ranks(flat.abs())
+        _, _, per_prompt = trace(
+            lambda counts: replay.share(keeping(own, counts)).cpu(), wiring.count, replay.n, config.threshold
+        )
+    count = int(needed[0])
+    counts, explained = counts[:, 0].tolist(), explained[:, 0].tolist()
+    kept = torch.zeros_like(exists)
+    kept[exists] = places < count
+    pairs, all_pairs = wiring.head_pairs
+    joined = pairs[kept.unflatten(0, wiring.exists.shape).cpu()]
+    numbers = exists.nonzero()[:, 0]
+    ranking = [
+        (_edge_name(wiring, int(numbers[i])), pooled[i].item())
+        for i in pooled.abs().argsort(descending=True, stable=True)[:RANKED].tolist()
+    ]
+    found = Found(
+        total=wiring.count,
+        needed=count,
+        faithfulness=explained[counts.index(count)],
+        needed_per_prompt=per_prompt.tolist(),
+        curve=Curve(counts, explained),
+        ranking=ranking,
+    )
+    return {"edges": found, "head_head_edges": (len(joined[joined >= 0].unique()), all_pairs)}
+
+
+def _edge_name(wiring: edges.Wiring, number: int) -> str:
+    return (
+        f"{wiring.sources[number // len(wiring.targets)]} -> {wiring.targets[number % len(wiring.targets)]}"
+    )
+
+
+def _check_all_kept(name: str, explained: float) -> None:
+    """With all edges kept the clean run must come out: whatever an architecture does that the adapter does not know shows
+    here."""
+    if not abs(explained - 1) < 1e-3:
+        raise EdgewiseError(
+            f"{name}: keeping all edges explains {explained:.4f} of the effect instead of 1, so this architecture's edges "
+            "are not what edgewise takes them for; circuits of heads work (--no-edges)"
+        )

@@ -1,0 +1,31 @@
+"""How much of a model's work fits into a given amount of memory."""
+
+from typing import Any
+
+from edgewise.circuits.edges import Wiring
+from edgewise.circuits.replay import Replay
+
+
+def bytes_per_row(replay: Replay) -> int:
+    """What one prompt needs while it passes a layer, with its copies of earlier keys and values: an estimate."""
+    text: Any = replay.model.config.get_text_config()
+    hidden = replay.clean.hidden[0]
+    t, width, size = hidden.shape[1], hidden.shape[2], hidden.element_size()
+    inner = getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * width
+    heads = replay.clean.outputs[0].shape[1]
+    before = sum(x[0].numel() for pair in replay.prefix for x in pair)
+    return size * (t * (12 * width + 3 * inner) + 2 * heads * t * (t + replay.first) + before)
+
+
+def rows_at_once(replay: Replay, max_memory: int) -> int:
+    """Rows that fit into so many bytes; at least one copy of the prompts is run whatever they are."""
+    return max(replay.n, max_memory // bytes_per_row(replay))
+
+
+def prompts_at_once(replay: Replay, wiring: Wiring, max_memory: int) -> int:
+    """Prompts of which all edges fit: what every source writes, and what every input of a layer reads, some times over."""
+    hidden = replay.clean.hidden[0]
+    inputs = max(place.inputs for place in wiring.places)
+    each = hidden[0].numel() * hidden.element_size() * (3 * len(wiring.sources) + 6 * inputs)
+    each += 4 * wiring.exists.numel() * 4
+    return max(1, max_memory // (each + bytes_per_row(replay)))

@@ -1,0 +1,481 @@
+"""Circuits: every fast path against the plainest way to say the same thing."""
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from hosts import VOCABULARY, host, text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import edgewise
+from edgewise.circuits import edges, heads
+from edgewise.circuits.config import CircuitConfig
+from edgewise.circuits.curve import grid, ranks, trace
+from edgewise.circuits.find import find_circuit, find_circuits
+from edgewise.circuits.replay import Replay, record
+from edgewise.circuits.result import CircuitResult
+from edgewise.circuits.token_edges import token_edges
+from edgewise.errors import EdgewiseError
+from edgewise.model.adapter import parts_of
+from edgewise.tasks import make_task
+from edgewise.tasks.pairs import Pair, Prompts, Task, score
+
+HOSTS = ["gpt2", "llama", "gpt_neox"]
+OUT = {"gpt2": "c_proj", "llama": "o_proj", "gpt_neox": "dense"}
+GIGABYTE = 2**30
+
+
+def prompts(n: int = 5, length: int = 10, first: int = 3, seed: int = 1) -> Prompts:
+    """Random pairs of unequal lengths that agree before `first` and at their last token."""
+    generator = torch.Generator().manual_seed(seed)
+    clean = text(n, length, seed)
+    last = torch.randint(length - 3, length, (n,), generator=generator)
+    corrupt = clean.clone()
+    corrupt[:, first:] = text(n, length, seed + 1)[:, first:]
+    corrupt[:, first] = (clean[:, first] + 1) % VOCABULARY
+    corrupt[torch.arange(n), last] = clean[torch.arange(n), last]
+    columns = torch.randint(0, VOCABULARY, (n, 3), generator=generator)
+    signs = torch.tensor([[1.0, -0.5, -0.5]]).repeat(n, 1)
+    return Prompts(clean, corrupt, last, columns, signs)
+
+
+def model_of(kind: str, sparse: bool = False, seed: int = 0) -> Any:
+    model = host(kind, seed)
+    return edgewise.gate(model, edgewise.GateConfig("relative", b=1.5)) if sparse else edgewise.install(model)
+
+
+def pocket_pair(sparse: bool) -> tuple[Any, Task]:
+    model = edgewise.load("pocket-sparse" if sparse else "pocket")
+    return model, make_task("ioi", edgewise.load_tokenizer("pocket"), 6)
+
+
+def score_of(model: nn.Module, ids: Tensor, given: Prompts, metric: Any = "logit difference") -> Tensor:
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits
+    return score(logits[torch.arange(len(ids)), given.last], given, metric)
+
+
+# ------------------------------------------------------------------------------------------------------------- heads
+
+
+def plain_head_loop(model: Any, kind: str, given: Prompts, base: Tensor, other: Tensor) -> Tensor:
+    """One forward pass for each head, with one hook on the output projection."""
+    outs = [
+        module
+        for name, module in model.named_modules()
+        if name.endswith(f".{OUT[kind]}") and "mlp" not in name
+    ]
+    kept: list[Tensor] = []
+    handles = [out.register_forward_pre_hook(lambda _, args: kept.append(args[0])) for out in outs]
+    score_of(model, other, given)
+    for handle in handles:
+        handle.remove()
+    n_heads = model.config.num_attention_heads
+    found = torch.empty(len(outs), n_heads, len(base))
+    for layer, out in enumerate(outs):
+        d = kept[layer].shape[-1] // n_heads
+        for head in range(n_heads):
+            columns = slice(head * d, head * d + d)
+
+            def patch(_: nn.Module, args: tuple, layer=layer, columns=columns) -> tuple:
+                changed = args[0].clone()
+                changed[..., columns] = kept[layer][..., columns]
+                return (changed,)
+
+            handle = out.register_forward_pre_hook(patch)
+            found[layer, head] = score_of(model, base, given)
+            handle.remove()
+    return found
+
+
+def assert_same(shares: Tensor, differences: Tensor, replay: Replay) -> None:
+    """[n, layers, heads] against [layers, heads, n], in the metric's own unit."""
+    torch.testing.assert_close(shares.permute(1, 2, 0) * replay.effect, differences, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", HOSTS)
+def test_patching_heads_equals_one_hook_for_each_head(kind, sparse):
+    model, given = model_of(kind, sparse), prompts()
+    replay = record(model, given, "logit difference")
+    assert replay.first == 3
+    found = heads.head_effects(replay, GIGABYTE)
+    lost = plain_head_loop(model, kind, given, given.clean, given.corrupt)
+    restored = plain_head_loop(model, kind, given, given.corrupt, given.clean)
+    assert_same(found.lost, replay.clean.scores - lost, replay)
+    assert_same(found.restored, restored - replay.corrupt.scores, replay)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_patching_heads_of_the_pocket_twins_equals_one_hook_for_each_head(sparse):
+    model, task = pocket_pair(sparse)
+    given = task.prompts()
+    replay = record(model, given, task.metric)
+    found = heads.head_effects(replay, GIGABYTE)
+    lost = plain_head_loop(model, "gpt2", given, given.clean, given.corrupt)
+    assert_same(found.lost, replay.clean.scores - lost, replay)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "olmo2", "mistral", "gemma3"])
+def test_heads_of_other_architectures_equal_a_run_of_the_whole_model(kind):
+    model, given = model_of(kind), prompts()
+    replay = record(model, given, "probability difference")
+    found = heads.head_effects(replay, GIGABYTE)
+    with edgewise.tap(model, read=["outputs"]) as seen:
+        score_of(model, given.corrupt, given)
+    corrupt = seen.last["outputs"]
+    for layer, head in [(0, 1), (1, 3), (2, 0)]:
+
+        def edit(at: int, y: Tensor, layer=layer, head=head) -> Tensor:
+            y = y.clone()
+            if at == layer:
+                y[:, head] = corrupt[layer][:, head]
+            return y
+
+        with edgewise.tap(model, edit={"outputs": edit}):
+            expected = score_of(model, given.clean, given, "probability difference")
+        torch.testing.assert_close(
+            found.lost[:, layer, head], 1 - replay.share(expected), atol=1e-4, rtol=1e-4
+        )
+
+
+def test_little_memory_and_no_shared_prefix_change_nothing():
+    model, given = model_of("llama"), prompts()
+    expected = heads.head_effects(record(model, given, "logit difference"), GIGABYTE)
+    found = heads.head_effects(record(model, given, "logit difference", reuse_prefix=False), 1)
+    torch.testing.assert_close(found.lost, expected.lost, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.restored, expected.restored, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", HOSTS)
+def test_all_heads_explain_everything_and_no_head_nothing(kind, sparse):
+    replay = record(model_of(kind, sparse), prompts(), "logit difference")
+    keep = torch.zeros(2, replay.n, 3, 4, dtype=torch.bool)
+    keep[1] = True
+    shares = replay.share(heads.scores_keeping(replay, keep, GIGABYTE))
+    torch.testing.assert_close(shares, torch.tensor([[0.0], [1.0]]).expand(2, replay.n), atol=1e-4, rtol=0)
+
+
+def test_a_model_is_left_as_it_was():
+    model, given = model_of("gpt2"), prompts()
+    before = score_of(model, given.clean, given)
+    replay = record(model, given, "logit difference")
+    heads.head_effects(replay, GIGABYTE)
+    wiring, clean, corrupt = edges.wiring_of(model, replay)
+    edges.edge_scores(replay, wiring, clean, corrupt, 2)
+    assert torch.equal(score_of(model, given.clean, given), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any("forward" in module.__dict__ for module in model.modules())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+# ------------------------------------------------------------------------------------------------------------- edges
+
+
+def plain_edge(model: Any, kind: str, given: Prompts, source: str, target: str) -> Tensor:
+    """Path patching by hand: the target reads the clean residual stream, in which one source is what it was when corrupt."""
+    parts = parts_of(model)
+
+    def written(ids: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        number = int(source.split("H")[0][1:]) if source.startswith("L") else 0
+        if source == "embedding":
+            module = parts.layers[0].module
+            handle = module.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
+        elif source.startswith("MLP"):
+            module = parts.layers[int(source[4:])].mlp
+            handle = module.register_forward_hook(lambda _, args, out: kept.append(out))
+        else:
+            module = parts.layers[number].out
+            handle = module.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
+        score_of(model, ids, given)
+        handle.remove()
+        if source.startswith("L"):
+            head, n_heads = int(source.split("H")[1]), model.config.num_attention_heads
+            d = kept[0].shape[-1] // n_heads
+            alone = torch.zeros_like(kept[0])
+            alone[..., head * d : head * d + d] = kept[0][..., head * d : head * d + d]
+            with torch.no_grad():
+                return parts.layers[number].out(alone) - parts.layers[number].out(torch.zeros_like(alone))
+        return kept[0]
+
+    change = written(given.corrupt) - written(given.clean)
+    handles = []
+    if target == "logits":
+        handles.append(parts.final_norm.register_forward_pre_hook(lambda _, args: (args[0] + change,)))
+    elif target.startswith("MLP"):
+        norm = parts.layers[int(target[4:])].norm_2
+        handles.append(norm.register_forward_pre_hook(lambda _, args: (args[0] + change,)))
+    else:
+        place, what = target.split(".")
+        layer = parts.layers[int(place[1])]
+        which, columns = layer.columns[what]
+        read: list[Tensor] = []
+        handles.append(layer.norm_1.register_forward_pre_hook(lambda _, args: read.append(args[0])))
+        busy: list[bool] = []
+
+        def project(module: nn.Module, args: tuple, out: Tensor) -> Tensor | None:
+            if busy:
+                return None
+            busy.append(True)
+            norm = layer.norm_1
+            other = module(norm.forward(read[0] + change))
+            out = out.clone()
+            own = columns[int(place[3:])]
+            out[..., own] = other[..., own]
+            return out
+
+        handles.append(layer.projections[which].register_forward_hook(project))
+    found = score_of(model, given.clean, given)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", HOSTS)
+def test_dropping_one_edge_equals_path_patching_for_every_edge(kind, sparse):
+    model, given = model_of(kind, sparse), prompts(3, 7, 2)
+    replay = record(model, given, "logit difference")
+    wiring, _, corrupt = edges.wiring_of(model, replay)
+    assert wiring.parallel == (kind == "gpt_neox")
+    for source, target in wiring.exists.nonzero().tolist():
+        keep = wiring.exists.clone()
+        keep[source, target] = False
+        found = edges.scores_keeping(replay, wiring, corrupt, keep.expand(replay.n, -1, -1))
+        expected = plain_edge(model, kind, given, wiring.sources[source], wiring.targets[target])
+        name = f"{wiring.sources[source]} -> {wiring.targets[target]}"
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", [*HOSTS, "qwen3", "mistral"])
+def test_all_edges_explain_everything_and_no_edge_nothing(kind, sparse):
+    model, given = model_of(kind, sparse), prompts()
+    replay = record(model, given, "probability difference")
+    wiring, _, corrupt = edges.wiring_of(model, replay)
+    for kept in (0.0, 1.0):
+        keep = (wiring.exists & bool(kept)).expand(replay.n, -1, -1)
+        shares = replay.share(edges.scores_keeping(replay, wiring, corrupt, keep))
+        torch.testing.assert_close(shares, torch.full((replay.n,), kept), atol=2e-3, rtol=0)
+
+
+def test_gpt2_small_has_the_usual_number_of_edges():
+    layer = SimpleNamespace(heads=12, kv_heads=12)
+    wiring = edges.Wiring(SimpleNamespace(layers=[layer] * 12), parallel=False)
+    assert (wiring.count, len(wiring.sources), len(wiring.targets)) == (32_491, 157, 445)
+    assert wiring.head_pairs[1] == 9_504
+
+
+@pytest.mark.parametrize("kind", ["olmo2", "gemma3"])
+def test_a_model_that_normalises_after_its_sublayers_has_heads_but_no_edges(kind):
+    model = model_of(kind)
+    replay = record(model, prompts(), "logit difference")
+    with pytest.raises(EdgewiseError, match="--no-edges"):
+        edges.wiring_of(model, replay)
+
+
+def linear_model() -> Any:
+    """Norms and activations are taken out; what is left to hold still is attention."""
+    model = model_of("gpt2")
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.LayerNorm) or name == "act":
+                setattr(module, name, nn.Identity())
+    return model.double()
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_attribution_of_a_linear_model_is_exact(steps):
+    model, given = linear_model(), prompts(3, 7, 2)
+    with edgewise.tap(model, read=["weights"]) as seen:
+        score_of(model, given.clean, given)
+    held = dict(seen.last["weights"])
+
+    def hold(layer: int, weights: Tensor) -> Tensor:  # all queries, or those after the shared beginning
+        return held[layer][:, :, -weights.shape[2] :]
+
+    with edgewise.tap(model, edit={"weights": hold}):
+        replay = record(model, given, "logit difference")
+        wiring, clean, corrupt = edges.wiring_of(model, replay)
+        found = edges.edge_scores(replay, wiring, clean, corrupt, steps)
+        for source, target in wiring.exists.nonzero().tolist():
+            keep = wiring.exists.clone()
+            keep[source, target] = False
+            without = edges.scores_keeping(replay, wiring, corrupt, keep.expand(replay.n, -1, -1))
+            torch.testing.assert_close(found[:, source, target], replay.clean.scores - without)
+    assert (found != 0).float().mean() > 0.1
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_attribution_equals_a_small_change_along_each_edge(kind):
+    """The gradient of one edge is what a small part of its change does, seen by finite differences in double precision."""
+    model = model_of(kind).double()
+    given = prompts(2, 6, 2)
+    replay = record(model, given, "logit difference")
+    wiring, clean, corrupt = edges.wiring_of(model, replay)
+    found = edges.edge_scores(replay, wiring, clean, corrupt, 1)
+    small = 1e-3
+    for source, target in wiring.exists.nonzero().tolist()[::7]:
+        both = []
+        for sign in (1, -1):
+            keep = wiring.exists.double().clone()
+            keep[source, target] = 1 + sign * small
+            both.append(edges.scores_keeping(replay, wiring, corrupt, keep.expand(replay.n, -1, -1)))
+        slope = (both[0] - both[1]) / (2 * small)
+        # some norms compute in single precision whatever the model does
+        torch.testing.assert_close(found[:, source, target], slope, atol=1e-3, rtol=1e-2)
+
+
+# ------------------------------------------------------------------------------------------------------- token edges
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kind", HOSTS)
+def test_token_edges_are_counted_and_are_enough(kind, sparse):
+    model, given = model_of(kind, sparse), prompts()
+    replay = record(model, given, "logit difference", reuse_prefix=False)
+    replay = replay.of_prompts(replay.effect.abs() > 0.05)
+    found = token_edges(replay, 0.9)
+    with edgewise.tap(model, read=["weights"]) as seen:
+        score_of(model, replay.prompts.clean, replay.prompts)
+    for row, last in enumerate(replay.prompts.last.tolist()):
+        counted = sum(int((w[row, :, : last + 1] > 0).sum()) for w in seen.last["weights"].values())
+        assert found.open[row] == counted <= found.possible[row] == 12 * (last + 1) * (last + 2) // 2
+        assert 1 <= found.used[row] <= 12 * given.clean.shape[1] ** 2
+    if not sparse:
+        assert found.open == found.possible
+
+
+# ------------------------------------------------------------------------------------------------------------ curves
+
+
+@given(
+    total=st.integers(1, 5000),
+    crossings=st.lists(st.integers(1, 5000), min_size=1, max_size=4),
+    threshold=st.sampled_from([0.5, 0.9]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_smallest_count_of_a_rising_curve_is_found(total, crossings, threshold):
+    at = torch.tensor([min(total, c) for c in crossings])
+    asked: list[int] = []
+
+    def explained(counts: Tensor) -> Tensor:
+        asked.append(len(counts))
+        return (counts >= at).double() * 0.5 + counts / total * 0.4 + (counts >= total).double() * 0.1
+
+    counts, shares, smallest = trace(explained, total, len(at), 0.5 if threshold == 0.5 else 0.9)
+    exact = torch.tensor(
+        [
+            next(k for k in range(total + 1) if explained(torch.tensor([[k] * len(at)]))[0, i] >= threshold)
+            for i in range(len(at))
+        ]
+    )
+    assert torch.equal(smallest, exact)
+    assert (counts.diff(dim=0) >= 0).all() and counts[0].eq(0).all() and counts[-1].eq(total).all()
+    torch.testing.assert_close(shares, explained(counts))
+
+
+def test_grid_and_ranks():
+    assert grid(5) == [0, 1, 2, 3, 4, 5] and grid(32_491)[-1] == 32_491 and len(grid(32_491)) < 45
+    assert ranks(torch.tensor([0.1, 0.9, 0.5])).tolist() == [2, 0, 1]
+
+
+# ----------------------------------------------------------------------------------------------------------- results
+
+
+def test_circuits_of_the_pocket_and_its_twin(tmp_path):
+    config = CircuitConfig(task="antonym", out=tmp_path, prompts=6)
+    result = find_circuits(["pocket", "pocket-sparse"], config)
+    dense, sparse = (cast(Any, model) for model in result.models)
+    assert (dense.kind, sparse.kind) == ("dense", "sparse")
+    assert dense.accuracy == sparse.accuracy == 1.0
+    for found in (dense, sparse):
+        assert found.heads is not None and found.edges is not None and found.token_edges is not None
+        for each in (found.heads, found.edges):
+            assert each.curve.explained[0] == pytest.approx(0, abs=1e-3)
+            assert each.curve.explained[-1] == pytest.approx(1, abs=1e-3)
+            assert each.faithfulness >= 0.9
+            place = each.curve.counts.index(each.needed)
+            assert max(each.curve.explained[:place]) < 0.9
+    assert sparse.token_edges.open < dense.token_edges.open
+    saved = json.loads((tmp_path / "circuit.json").read_text())
+    assert saved["models"][0]["heads_at_90"] == dense.heads.needed
+    assert saved["models"][1]["edges_at_90"] == sparse.edges.needed
+    assert saved["models"][1]["head_head_edges_at_90"] == sparse.head_head_edges[0]
+    assert saved["ratios"]["edges"] == pytest.approx(dense.edges.needed / sparse.edges.needed)
+    assert CircuitResult.load(tmp_path) == result
+
+
+def hand_made(given: Prompts) -> Task:
+    pairs = []
+    for row, last in enumerate(given.last.tolist()):
+        clean, corrupt = (tuple(x[row, : last + 1].tolist()) for x in (given.clean, given.corrupt))
+        ids = given.columns[row].tolist()
+        pairs.append(
+            Pair(
+                "clean",
+                "corrupt",
+                ("a",),
+                ("b", "c"),
+                clean,
+                corrupt,
+                (ids[0],),
+                tuple(ids[1:]),
+                {"end": last},
+            )
+        )
+    return Task("by hand", "logit difference", tuple(pairs), {})
+
+
+def test_a_model_that_cannot_do_a_task_gets_a_warning_and_no_curve():
+    model, task = model_of("gpt2"), hand_made(prompts())
+    for parameter in model.parameters():
+        parameter.data.mul_(0.2)
+    found = find_circuit(model, task, CircuitConfig(), "tiny")
+    assert "does not show" in found.warnings[0]
+    assert found.heads is None and found.edges is None
+
+
+def test_prompts_that_end_differently_are_said_to():
+    given = prompts()
+    given.corrupt[torch.arange(5), given.last] = (given.clean[torch.arange(5), given.last] + 1) % VOCABULARY
+    given = given._replace(signs=given.signs * 1.0)
+    model = model_of("gpt2")
+    effect = record(model, given, "logit difference").effect
+    given = given._replace(signs=given.signs * effect.sign()[:, None] * 10)
+    task = hand_made(given)
+    replaced = [
+        Pair(p.clean, p.corrupt, p.answers, p.wrong, p.clean_ids, p.corrupt_ids, *(
+            (p.answer_ids, p.wrong_ids) if effect[i] > 0 else (p.wrong_ids, p.answer_ids)
+        ), p.positions) for i, p in enumerate(task.pairs)
+    ]  # fmt: skip
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight * 20)
+    found = find_circuit(
+        model, Task("x", "logit difference", tuple(replaced), {}), CircuitConfig(edges=False), "tiny"
+    )
+    assert "last token differs" in found.warnings[0]
+
+
+def test_bad_input_is_refused_in_one_line():
+    given = prompts()
+    with pytest.raises(EdgewiseError, match="the same"):
+        record(model_of("gpt2"), given._replace(corrupt=given.clean), "logit difference")
+    broken = model_of("gpt2")
+    broken.transformer.h[1].mlp.c_fc.weight.data.fill_(float("nan"))
+    with pytest.raises(EdgewiseError, match="not a number"):
+        record(broken, given, "logit difference")
+    with pytest.raises(EdgewiseError, match="different tokens"):
+        find_circuits(["pocket", "pocket-addition"])
+    with pytest.raises(EdgewiseError, match="one model or compared between two"):
+        find_circuits([])
+    with pytest.raises(EdgewiseError, match="no circuits"):
+        CircuitResult.load("nowhere")
+    for wrong in ({"threshold": 1.5}, {"prompts": 0}, {"ig_steps": 0}, {"max_memory": "much"}):
+        with pytest.raises(EdgewiseError):
+            CircuitConfig(**wrong)
