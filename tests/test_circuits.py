@@ -21,6 +21,7 @@ from edgewise.circuits.result import CircuitResult
 from edgewise.circuits.token_edges import token_edges
 from edgewise.errors import EdgewiseError
 from edgewise.model.adapter import parts_of
+from edgewise.posttraining.controls import masked, random_mask, top_k_mask
 from edgewise.tasks import make_task
 from edgewise.tasks.pairs import Pair, Prompts, Task, score
 
@@ -479,3 +480,53 @@ def test_bad_input_is_refused_in_one_line():
     for wrong in ({"threshold": 1.5}, {"prompts": 0}, {"ig_steps": 0}, {"max_memory": "much"}):
         with pytest.raises(EdgewiseError):
             CircuitConfig(**wrong)
+
+
+def test_the_command_says_what_it_will_do_and_what_it_found(tmp_path, capfd):
+    out = tmp_path / "antonym"
+    arguments = ["circuit", "pocket", "--task", "antonym", "--prompts", "5", "--no-edges", "--out", str(out)]
+    code, printed, said = run_command(arguments, capfd)
+    assert code == 0
+    assert "5 pairs of up to" in said and "patched prompts at once" in said and "circuit.json is in" in said
+    assert "of 48" in printed and "token edges used" in printed
+    assert CircuitResult.load(out).models[0].edges is None
+    for wrong, sentence in {
+        ("circuit", "pocket", "--task", "cooking"): "there is no task 'cooking'",
+        ("circuit", "pocket", "--task", str(tmp_path / "none.jsonl")): "none.jsonl",
+        ("circuit", "pocket", "--threshold", "2"): "--threshold must be between 0 and 1",
+        ("circuit", "pocket", "--max-memory", "lots"): "no amount of memory",
+    }.items():
+        code, printed, said = run_command(list(wrong), capfd)
+        assert code == 2 and sentence in " ".join(said.split()), wrong
+
+
+def run_command(arguments: list[str], capfd: Any) -> tuple[int, str, str]:
+    from edgewise.cli import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["edgewise", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return code, *capfd.readouterr()
+
+
+@pytest.mark.parametrize("kind", ["random", "top-k"])
+def test_a_control_goes_through_the_same_code(kind):
+    """Masks follow the positions of the text, also in a replay that begins in its middle."""
+    model, given = model_of("gpt2"), prompts()
+    mask = (
+        random_mask(torch.full((3, 4), 0.3), given.clean.shape[1], 0)
+        if kind == "random"
+        else top_k_mask(torch.full((3, 4), 1.5))
+    )
+    with masked(model, mask):
+        replay = record(model, given, "logit difference")
+        whole = record(model, given, "logit difference", reuse_prefix=False)
+        assert replay.first == 3 and torch.allclose(replay.clean.scores, whole.clean.scores)
+        found, expected = (heads.head_effects(each, GIGABYTE) for each in (replay, whole))
+    torch.testing.assert_close(
+        found.lost * replay.effect[:, None, None], expected.lost * whole.effect[:, None, None]
+    )

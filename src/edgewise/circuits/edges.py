@@ -171,7 +171,7 @@ def _stream(replay: Replay, parts: Parts, embedding: Tensor) -> Stream:
         def heads(number: int, y: Tensor) -> None:
             written.append(head_writes(parts.layers[number], y))
 
-        replay.scores(0, embedding[None], heads)
+        replay.scores(0, embedding[None], heads, whole=True)
     if not parts.layers or len(written) != 1 + 2 * len(parts.layers):
         raise EdgewiseError("a layer's attention or MLP did not come by; its edges cannot be told apart")
     return Stream(torch.cat(written, 1), read, read_by_mlp, final[0])
@@ -246,7 +246,7 @@ def scores_keeping(
                 wiring.parts.final_norm, lambda _: received(corrupt.final, last, 1, change.shape[1])[:, 0]
             )
         )
-        return replay.scores(0, embedding[None], heads)[0]
+        return replay.scores(0, embedding[None], heads, whole=True)[0]
 
 
 @contextmanager
@@ -315,7 +315,7 @@ def _gradient_scores(replay: Replay, wiring: Wiring, difference: Tensor, embeddi
                 stack.enter_context(leaving(projection, lambda y, number=number: own(y, made[number])))
             stack.enter_context(entering(layer.mlp, lambda x: own(x, mlp_inputs)))
         stack.enter_context(entering(parts.final_norm, lambda x: own(x, final)))
-        metric = replay.scores(0, embedding[None])[0].sum()
+        metric = replay.scores(0, embedding[None], whole=True)[0].sum()
         flat = [y for each in made for y in each]
         gradients = iter(torch.autograd.grad(metric, [*flat, *mlp_inputs, *final]))
     found = difference.new_zeros(len(difference), len(wiring.sources), len(wiring.targets))

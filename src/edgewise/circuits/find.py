@@ -15,7 +15,7 @@ from edgewise.circuits import edges
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import ranks, trace
 from edgewise.circuits.heads import head_curves, head_effects
-from edgewise.circuits.memory import prompts_at_once
+from edgewise.circuits.memory import bytes_per_row, prompts_at_once, rows_at_once
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit, TokenEdgesFound
 from edgewise.circuits.token_edges import token_edges
@@ -113,6 +113,7 @@ def find_circuit(
             f"in {int((~same_end).sum())} pairs the last token differs: that part of the effect needs no head, so the curve "
             "of heads does not begin at 0"
         )
+    say.say(f"{name}: {plan(replay, config)}")
     found = replace(basic, warnings=warnings, **_heads(replay, config, name, say))
     if config.edges:
         found = replace(found, **_edges(replay, config, name, say))
@@ -121,7 +122,21 @@ def find_circuit(
         return replace(found, token_edges=TokenEdgesFound(*token_edges(whole, config.threshold)))
 
 
+def plan(replay: Replay, config: CircuitConfig) -> str:
+    """What will be run, and what that takes."""
+    heads = replay.clean.outputs[0].shape[1]
+    layers, t = len(replay.clean.outputs), replay.prompts.clean.shape[1]
+    rows = min(rows_at_once(replay, config.memory), heads * replay.n)
+    return (
+        f"{layers} layers x {heads} heads, {replay.n} pairs of up to {t} tokens, alike before token {replay.first + 1}; "
+        f"{rows:,} patched prompts at once, about {rows * bytes_per_row(replay) / 2**20:,.0f} MB"
+    )
+
+
 class _Silent:
+    def say(self, text: str) -> None:
+        pass
+
     def waiting(self, what: str) -> nullcontext:
         return nullcontext(lambda rows: None)
 

@@ -2,18 +2,21 @@
 
 A pair of prompts is run once clean and once corrupt, and recorded: what enters each layer, each head's output, the keys and
 values. A replay then starts at the layer where something is changed, at the first token where the two texts differ (before
-it the two runs are the same, and attention finds their keys and values in the record), and only the last token's logits of
-the answers are computed.
+it the two runs are the same, and attention finds their keys and values in the record), and the last layer's MLP and the
+logits are computed only for the last token, and for the answers.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import NewGELUActivation
 
 from edgewise.attention.edge_gate import gates_of
 from edgewise.attention.tap import Edit, tap
@@ -80,14 +83,14 @@ class Replay:
         )
 
     def scores(
-        self, layer: int, hidden: Tensor, outputs: Edit | None = None
+        self, layer: int, hidden: Tensor, outputs: Edit | None = None, whole: bool = False
     ) -> Tensor:  # [copies, n, t, D] -> [copies, n]
         """The metric of copies of the prompts that enter `layer` as `hidden`; `outputs` may edit heads' outputs there and
-        later, [copies * n, heads, t, d]."""
+        later, [copies * n, heads, t, d]. `whole` computes the last MLP at all positions, for those who watch it."""
         copies = hidden.shape[0]
-        return self._run(layer, hidden.flatten(0, 1), outputs).unflatten(0, (copies, self.n))
+        return self._run(layer, hidden.flatten(0, 1), outputs, whole).unflatten(0, (copies, self.n))
 
-    def _run(self, layer: int, hidden: Tensor, outputs: Edit | None) -> Tensor:  # [rows, t, D] -> [rows]
+    def _run(self, layer: int, hidden: Tensor, outputs: Edit | None, whole: bool) -> Tensor:
         copies = len(hidden) // self.n
         prompts = Prompts(*(x.repeat(copies, *[1] * (x.ndim - 1)) for x in self.prompts))
         layers, model = decoder_layers(self.model), self.model
@@ -98,7 +101,13 @@ class Replay:
             for each in layers[:layer]:
                 stack.enter_context(_forward(each, lambda hidden_states, *args, **kwargs: hidden_states))
             stack.enter_context(entering(layers[layer], lambda _: hidden))
-            stack.enter_context(_continuing(model, self.prefix, copies))
+            stack.enter_context(_continuing(model, self.prefix, copies, layer))
+            for module in model.modules():
+                if isinstance(module, NewGELUActivation):  # the same function in one pass instead of eight
+                    stack.enter_context(_forward(module, partial(F.gelu, approximate="tanh")))
+            mlp = getattr(layers[-1], "mlp", None)
+            if not whole and isinstance(mlp, nn.Module):
+                stack.enter_context(_forward(mlp, _last_token_only(mlp, prompts, self.first)))
             unembed = (
                 _answers_only(head, prompts, self.first) if few else _last_only(head, prompts, self.first)
             )
@@ -196,11 +205,13 @@ def _forward(module: nn.Module, forward: Hook) -> Iterator[None]:
 
 
 @contextmanager
-def _continuing(model: nn.Module, prefix: list[tuple[Tensor, Tensor]], copies: int) -> Iterator[None]:
-    """Let attention find keys and values of what comes before."""
+def _continuing(
+    model: nn.Module, prefix: list[tuple[Tensor, Tensor]], copies: int, layer: int
+) -> Iterator[None]:
+    """Let attention find keys and values of what comes before, in a layer and in later ones."""
     gates = gates_of(model)
     for gate, (k, v) in zip(gates, prefix, strict=True):
-        if k.shape[2]:
+        if k.shape[2] and gate.layer >= layer:
             gate.prefix = k.repeat(copies, 1, 1, 1), v.repeat(copies, 1, 1, 1)
     try:
         yield
@@ -211,6 +222,20 @@ def _continuing(model: nn.Module, prefix: list[tuple[Tensor, Tensor]], copies: i
 
 def _last(hidden: Tensor, prompts: Prompts, first: int) -> Tensor:  # [rows, t, D] -> [rows, D]
     return hidden[torch.arange(len(hidden), device=hidden.device), prompts.last - first]
+
+
+def _last_token_only(mlp: nn.Module, prompts: Prompts, first: int) -> Hook:
+    """What an MLP gives at the last token, and 0 elsewhere, where nothing reads it."""
+    own = mlp.forward
+
+    def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        last = own(_last(hidden, prompts, first)[:, None], *args, **kwargs)
+        if not isinstance(last, Tensor):  # a mixture of experts tells more than that
+            return own(hidden, *args, **kwargs)
+        rows = torch.arange(len(hidden), device=hidden.device)
+        return torch.zeros_like(hidden).index_put((rows, prompts.last - first), last[:, 0])
+
+    return forward
 
 
 def _last_only(head: nn.Module, prompts: Prompts, first: int) -> Hook:
