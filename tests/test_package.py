@@ -41,7 +41,7 @@ def test_every_command_in_the_readme_exists():
 def test_the_demo_writes_its_summary(tmp_path):
     from edgewise.demo import run
 
-    run(tmp_path, minutes=0.05)
+    run(tmp_path, minutes=0.05, prompts=4)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert {row["task"] for row in summary["prompts"]} == {
         "copy",
@@ -55,6 +55,7 @@ def test_the_demo_writes_its_summary(tmp_path):
     densities = [row["density"] for row in summary["untrained"]]
     assert densities == sorted(densities, reverse=True) and 0 < densities[-1] < densities[0] < 1
     assert 0 < summary["sparse"]["density"] < 1 and (tmp_path / "pocket-sparse/run.png").is_file()
+    assert summary["circuits"].keys() == {"copy", "ioi"} and (tmp_path / "circuits/ioi/circuit.json").is_file()
 
 
 def test_a_wheel_carries_the_models(tmp_path, monkeypatch):

@@ -38,11 +38,11 @@ class Recipe:
     comes back. A multiplier that yields at once never gets past what hurts at first. Afterwards it may fall little by
     little, to the floor at the end: one that falls faster lets edges back in."""
     beta: float
-    """The multiplier's start."""
+    """The multiplier's start, in margins: half the loss that may be given up buys half the pressure."""
     floor: float
-    """Its least value."""
+    """Its least value, in margins."""
     ceiling: float
-    """Its largest value."""
+    """Its largest value, in margins."""
     speed: float
     """Its largest relative change in one step."""
     learning_rate: float
@@ -67,9 +67,9 @@ RECIPES = {
         paired=True,
         relative_pressure=True,
         hold=0.6,
-        beta=0.05,
-        floor=0.003,
-        ceiling=1.0,
+        beta=5.0,
+        floor=0.3,
+        ceiling=100.0,
         speed=0.03,
         learning_rate=1e-3,
         threshold_rate=0.1,
@@ -87,9 +87,9 @@ RECIPES = {
         paired=False,
         relative_pressure=False,
         hold=0.0,
-        beta=0.1,
-        floor=1e-3,
-        ceiling=1e4,
+        beta=10.0,
+        floor=0.1,
+        ceiling=1e6,
         speed=0.02,
         learning_rate=1e-3,
         threshold_rate=0.0,

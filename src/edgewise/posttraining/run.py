@@ -82,7 +82,10 @@ class Run:
         self.gates = gates_of(self.inner)
         self.first_rows = copy.deepcopy(data.train.state_dict())
         self.multiplier = Multiplier(
-            self.recipe.beta, self.recipe.speed, self.recipe.floor, self.recipe.ceiling
+            self.recipe.beta * config.margin,
+            self.recipe.speed,
+            self.recipe.floor * config.margin,
+            self.recipe.ceiling * config.margin,
         )
         self.target = float("nan")  # the dense model's held-out loss, once measured
         self.step_number = self.steps = 0
@@ -164,10 +167,9 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._lower_ceiling()
-        least = least_pressure(
-            self.step_number / self.steps, self.recipe.hold, self.recipe.beta, self.recipe.floor
-        )
-        self.multiplier.update(ce - dense_ce, SAFETY * self.config.margin, least)
+        margin, recipe = self.config.margin, self.recipe
+        least = least_pressure(self.step_number / self.steps, recipe.hold, recipe.beta, recipe.floor)
+        self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
         self.density = density
         self.step_number += 1
         self.seconds += time.monotonic() - began
