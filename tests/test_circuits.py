@@ -413,6 +413,13 @@ def test_circuits_of_the_pocket_and_its_twin(tmp_path):
     assert CircuitResult.load(tmp_path) == result
 
 
+def test_little_memory_finds_the_same_circuit():
+    task = make_task("antonym", edgewise.load_tokenizer("pocket"), 5)
+    model = edgewise.load("pocket-sparse")
+    much, little = (find_circuit(model, task, CircuitConfig(max_memory=m), "twin") for m in ("1G", "1K"))
+    assert much.counts() == little.counts() and much.token_edges == little.token_edges
+
+
 def hand_made(given: Prompts) -> Task:
     pairs = []
     for row, last in enumerate(given.last.tolist()):

@@ -55,7 +55,9 @@ def test_the_demo_writes_its_summary(tmp_path):
     densities = [row["density"] for row in summary["untrained"]]
     assert densities == sorted(densities, reverse=True) and 0 < densities[-1] < densities[0] < 1
     assert 0 < summary["sparse"]["density"] < 1 and (tmp_path / "pocket-sparse/run.png").is_file()
-    assert summary["circuits"].keys() == {"copy", "ioi"} and (tmp_path / "circuits/ioi/circuit.json").is_file()
+    assert (
+        summary["circuits"].keys() == {"copy", "ioi"} and (tmp_path / "circuits/ioi/circuit.json").is_file()
+    )
 
 
 def test_a_wheel_carries_the_models(tmp_path, monkeypatch):

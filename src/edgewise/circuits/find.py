@@ -14,8 +14,8 @@ from edgewise.checkpoint import load, load_tokenizer
 from edgewise.circuits import edges
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import ranks, trace
-from edgewise.circuits.heads import head_curves, head_effects
-from edgewise.circuits.memory import bytes_per_row, prompts_at_once, rows_at_once
+from edgewise.circuits.heads import Advance, head_curves, head_effects
+from edgewise.circuits.memory import bytes_per_row, prompts_at_once, rows_at_once, token_edges_at_once
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit, TokenEdgesFound
 from edgewise.circuits.token_edges import token_edges
@@ -23,6 +23,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.model_info import info
 from edgewise.tasks import Task
 from edgewise.tasks.measure import get_task
+from edgewise.tasks.pairs import Prompts
 
 if TYPE_CHECKING:
     from edgewise.circuits.screen import Screen
@@ -117,9 +118,8 @@ def find_circuit(
     found = replace(basic, warnings=warnings, **_heads(replay, config, name, say))
     if config.edges:
         found = replace(found, **_edges(replay, config, name, say))
-    with say.waiting(f"{name}: token edges"):
-        whole = record(model, replay.prompts, task.metric, reuse_prefix=False)
-        return replace(found, token_edges=TokenEdgesFound(*token_edges(whole, config.threshold)))
+    with say.working(f"{name}: token edges", replay.n) as advance:
+        return replace(found, token_edges=_token_edges(replay, config, advance))
 
 
 def plan(replay: Replay, config: CircuitConfig) -> str:
@@ -164,6 +164,16 @@ def _heads(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Sil
     )
     both = {"lost": effects.lost.mean(0).tolist(), "restored": effects.restored.mean(0).tolist()}
     return {"heads": found, "head_effects": both}
+
+
+def _token_edges(replay: Replay, config: CircuitConfig, advance: Advance) -> TokenEdgesFound:
+    parts = []
+    for chunk in torch.arange(replay.n).split(token_edges_at_once(replay, config.memory)):
+        prompts = Prompts(*(x[chunk] for x in replay.prompts))
+        whole = record(replay.model, prompts, replay.metric, reuse_prefix=False)
+        parts.append(token_edges(whole, config.threshold))
+        advance(len(chunk))
+    return TokenEdgesFound(*([x for part in column for x in part] for column in zip(*parts, strict=True)))
 
 
 RANKED = 2000

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from edgewise.circuits.curve import ranks, trace
-from edgewise.circuits.memory import rows_at_once
+from edgewise.circuits.memory import in_parts, rows_at_once
 from edgewise.circuits.replay import Recorded, Replay
 
 Advance = Callable[[int], None]
@@ -32,10 +32,13 @@ class HeadEffects(NamedTuple):
 @torch.no_grad()
 def head_effects(replay: Replay, max_memory: int, advance: Advance = lambda rows: None) -> HeadEffects:
     """Patch every head at all positions. All heads of a layer are one batch, begun at that layer."""
-    lost = patch_heads(replay, replay.clean, replay.corrupt, max_memory, advance)
-    restored = patch_heads(replay, replay.corrupt, replay.clean, max_memory, advance)
-    by_prompt = [x.permute(2, 0, 1) for x in (1 - replay.share(lost), replay.share(restored))]
-    return HeadEffects(*by_prompt)
+    parts = []
+    for _, part in in_parts(replay, max_memory):
+        lost = patch_heads(part, part.clean, part.corrupt, max_memory, advance)
+        restored = patch_heads(part, part.corrupt, part.clean, max_memory, advance)
+        parts.append(torch.stack([1 - part.share(lost), part.share(restored)]))
+    both = torch.cat(parts, -1).permute(0, 3, 1, 2)  # [2, n, layers, heads]
+    return HeadEffects(both[0], both[1])
 
 
 def patch_heads(
@@ -76,6 +79,10 @@ def scores_keeping(
 
     keep: bool [copies, n, layers, heads] -> [copies, n]
     """
+    parts = in_parts(replay, max_memory)
+    if len(parts) > 1:
+        found = [scores_keeping(part, keep[:, chunk], max_memory, advance) for chunk, part in parts]
+        return torch.cat(found, 1)
     found = []
     for some in keep.split(max(1, rows_at_once(replay, max_memory) // replay.n)):
         rows = some.flatten(0, 1)  # [copies * n, layers, heads]

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from edgewise.circuits.edges import Wiring
 from edgewise.circuits.replay import Replay
 
@@ -18,8 +21,23 @@ def bytes_per_row(replay: Replay) -> int:
 
 
 def rows_at_once(replay: Replay, max_memory: int) -> int:
-    """Rows that fit into so many bytes; at least one copy of the prompts is run whatever they are."""
-    return max(replay.n, max_memory // bytes_per_row(replay))
+    """Patched prompts that fit into so many bytes; at least one is run whatever it takes."""
+    return max(1, max_memory // bytes_per_row(replay))
+
+
+def in_parts(replay: Replay, max_memory: int) -> list[tuple[Tensor, Replay]]:
+    """The prompts in parts of which one copy fits, each with the numbers of its prompts."""
+    chunks = torch.arange(replay.n).split(rows_at_once(replay, max_memory))
+    return (
+        [(chunk, replay.of_prompts(chunk)) for chunk in chunks] if len(chunks) > 1 else [(chunks[0], replay)]
+    )
+
+
+def token_edges_at_once(replay: Replay, max_memory: int) -> int:
+    """Prompts of which all attention maps fit, some times over."""
+    heads, t = replay.clean.outputs[0].shape[1:3]
+    maps = len(replay.clean.outputs) * heads * (t + replay.first) ** 2
+    return max(1, max_memory // (10 * 4 * maps + bytes_per_row(replay)))
 
 
 def prompts_at_once(replay: Replay, wiring: Wiring, max_memory: int) -> int:
