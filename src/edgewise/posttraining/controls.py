@@ -69,9 +69,11 @@ def top_k_mask(edges_per_query_per_head: Tensor) -> Mask:  # [layers, heads]
         position = torch.arange(keys - queries, keys, device=weights.device)
         turn = position * 0.618034 % 1.0  # evenly spread over [0, 1)
         k = (k_of_layer[layer] + turn).floor().long()  # [queries]
-        order = together.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-        kept = (order < k[:, None]) & (together > 0)
-        return kept.unflatten(2, (heads, keys)).transpose(1, 2).to(weights)
+        first = torch.arange(heads * keys, device=weights.device) * 1e-12  # of equal weights, the first
+        largest = (together.double() - first).topk(min(int(k.max()), heads * keys), -1)
+        kept = (torch.arange(largest.values.shape[-1], device=k.device) < k[:, None]) & (largest.values > 0)
+        chosen = torch.zeros_like(together).scatter(-1, largest.indices, kept.to(together))
+        return chosen.unflatten(2, (heads, keys)).transpose(1, 2)
 
     return mask
 
