@@ -480,6 +480,9 @@ def test_bad_input_is_refused_in_one_line():
         record(broken, given, "logit difference")
     with pytest.raises(EdgewiseError, match="different tokens"):
         find_circuits(["pocket", "pocket-addition"])
+    other = hand_made(given._replace(columns=given.columns + VOCABULARY))
+    with pytest.raises(EdgewiseError, match="do not belong together"):
+        find_circuit(model_of("gpt2"), other, CircuitConfig(), "tiny")
     with pytest.raises(EdgewiseError, match="one model or compared between two"):
         find_circuits([])
     with pytest.raises(EdgewiseError, match="no circuits"):

@@ -19,7 +19,7 @@ class CircuitConfig:
     task: str = "ioi"
     """copy, ioi, greater-than, docstring, antonym, or a JSONL file of clean, corrupt, answer, wrong."""
     out: Path | None = None
-    """Folder for circuit.json."""
+    """Folder for circuit.json and its pictures."""
     prompts: int = 32
     """Pairs of prompts to use."""
     threshold: float = 0.9

@@ -5,6 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from edgewise.circuits.replay import Replay
+from edgewise.circuits.result import Curve
+
 Explained = Callable[[Tensor], Tensor]
 """Counts, int64 [p, m] -> share of the effect, [p, m]: p points for each of m rankings (one pooled, or one a prompt)."""
 
@@ -39,6 +42,27 @@ def trace(explained: Explained, total: int, rankings: int, threshold: float) -> 
         order = torch.cat([counts, between]).sort(dim=0, stable=True)
         counts = order.values
         shares = torch.cat([shares, explained(between)]).gather(0, order.indices)
+
+
+def pooled_curve(
+    replay: Replay, scores: Callable[[Tensor], Tensor], total: int, threshold: float
+) -> tuple[Curve, int]:
+    """The curve of one ranking for all prompts, and the smallest count on it that reaches the threshold.
+
+    scores: counts, int64 [p, n] -> the metric, [p, n]
+    """
+    of_prompts: dict[int, Tensor] = {}
+
+    def explained(counts: Tensor) -> Tensor:
+        found = scores(counts.expand(-1, replay.n))
+        of_prompts.update(zip(counts[:, 0].tolist(), replay.share(found).cpu(), strict=True))
+        return replay.pooled_share(found)[:, None].cpu()
+
+    found = trace(explained, total, 1, threshold)
+    counts, shares, needed = (x.flatten().tolist() for x in found)
+    each = torch.stack([of_prompts[count] for count in counts]).double()  # [points, n]
+    lower, upper = (each.quantile(q, 1).tolist() for q in (0.25, 0.75))
+    return Curve(counts, shares, lower, upper), needed[0]
 
 
 def _crossing(counts: Tensor, shares: Tensor, threshold: float) -> tuple[Tensor, Tensor]:

@@ -13,16 +13,16 @@ from edgewise.attention.edge_gate import gate_config, gates_of
 from edgewise.checkpoint import load, load_tokenizer
 from edgewise.circuits import edges
 from edgewise.circuits.config import CircuitConfig
-from edgewise.circuits.curve import ranks, trace
+from edgewise.circuits.curve import pooled_curve, ranks, trace
 from edgewise.circuits.heads import Advance, head_curves, head_effects
 from edgewise.circuits.memory import bytes_per_row, prompts_at_once, rows_at_once, token_edges_at_once
 from edgewise.circuits.replay import Replay, record
-from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit, TokenEdgesFound
+from edgewise.circuits.result import CircuitResult, Found, ModelCircuit, TokenEdgesFound
 from edgewise.circuits.token_edges import token_edges
 from edgewise.errors import EdgewiseError
 from edgewise.model_info import info
 from edgewise.tasks import Task
-from edgewise.tasks.measure import get_task
+from edgewise.tasks.measure import check_fits, get_task
 from edgewise.tasks.pairs import Prompts
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def find_circuit(
     gates_of(model)  # refuses a model that was not loaded by edgewise
     say = screen or _Silent()
     prompts = task.prompts(model.device)
+    check_fits(model, prompts)
     with say.waiting(f"{name}: clean and corrupt prompts"):
         replay = record(model, prompts, task.metric)
     shown = replay.effect >= FLOOR[task.metric]
@@ -157,9 +158,9 @@ def _heads(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Sil
     found = Found(
         total=layers * width,
         needed=curves.at_threshold,
-        faithfulness=curves.explained[curves.counts.index(curves.at_threshold)],
+        faithfulness=curves.curve.explained[curves.curve.counts.index(curves.at_threshold)],
         needed_per_prompt=curves.at_threshold_per_prompt,
-        curve=Curve(curves.counts, curves.explained),
+        curve=curves.curve,
         ranking=ranking,
     )
     both = {"lost": effects.lost.mean(0).tolist(), "restored": effects.restored.mean(0).tolist()}
@@ -212,21 +213,17 @@ def _edges(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Sil
     pooled = flat.mean(0)
     places = ranks(pooled.abs())
     with say.waiting(f"{name}: the best edges"):
-        counts, explained, needed = trace(
-            lambda counts: replay.pooled_share(
-                keeping(places.expand(replay.n, -1), counts.expand(-1, replay.n))
-            )[:, None].cpu(),
+        curve, count = pooled_curve(
+            replay,
+            lambda counts: keeping(places.expand(replay.n, -1), counts),
             wiring.count,
-            1,
             config.threshold,
         )
-        _check_all_kept(name, explained[-1, 0].item())
+        _check_all_kept(name, curve.explained[-1])
         own = ranks(flat.abs())
         _, _, per_prompt = trace(
             lambda counts: replay.share(keeping(own, counts)).cpu(), wiring.count, replay.n, config.threshold
         )
-    count = int(needed[0])
-    counts, explained = counts[:, 0].tolist(), explained[:, 0].tolist()
     kept = torch.zeros_like(exists)
     kept[exists] = places < count
     pairs, all_pairs = wiring.head_pairs
@@ -239,12 +236,16 @@ def _edges(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Sil
     found = Found(
         total=wiring.count,
         needed=count,
-        faithfulness=explained[counts.index(count)],
+        faithfulness=curve.explained[curve.counts.index(count)],
         needed_per_prompt=per_prompt.tolist(),
-        curve=Curve(counts, explained),
+        curve=curve,
         ranking=ranking,
     )
-    return {"edges": found, "head_head_edges": (len(joined[joined >= 0].unique()), all_pairs)}
+    return {
+        "edges": found,
+        "kv_heads": [layer.kv_heads for layer in wiring.parts.layers],
+        "head_head_edges": (len(joined[joined >= 0].unique()), all_pairs),
+    }
 
 
 def _edge_name(wiring: edges.Wiring, number: int) -> str:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from edgewise.circuits.curve import ranks, trace
+from edgewise.circuits.curve import pooled_curve, ranks, trace
 from edgewise.circuits.memory import in_parts, rows_at_once
 from edgewise.circuits.replay import Recorded, Replay
+from edgewise.circuits.result import Curve
 
 Advance = Callable[[int], None]
 """Told how many rows have been run."""
@@ -100,9 +101,8 @@ def scores_keeping(
 class HeadCurves(NamedTuple):
     """What the best k heads explain."""
 
-    counts: list[int]
-    explained: list[float]
-    """Of the mean over prompts, heads ranked by their mean importance."""
+    curve: Curve
+    """Heads ranked by their mean importance."""
     at_threshold: int
     at_threshold_per_prompt: list[int]
     """With each prompt's own ranking."""
@@ -124,14 +124,11 @@ def head_curves(
         return scores_keeping(replay, keep.unflatten(-1, (layers, heads)), max_memory, advance)
 
     pooled_places = ranks(flat.mean(0, keepdim=True)).expand(n, -1)
-    counts, explained, smallest = trace(
-        lambda counts: replay.pooled_share(keeping(pooled_places, counts.expand(-1, n)))[:, None].cpu(),
-        layers * heads,
-        1,
-        threshold,
+    curve, needed = pooled_curve(
+        replay, lambda counts: keeping(pooled_places, counts), layers * heads, threshold
     )
     own_places = ranks(flat)
     _, _, own = trace(
         lambda counts: replay.share(keeping(own_places, counts)).cpu(), layers * heads, n, threshold
     )
-    return HeadCurves(counts[:, 0].tolist(), explained[:, 0].tolist(), int(smallest[0]), own.tolist())
+    return HeadCurves(curve, needed, own.tolist())

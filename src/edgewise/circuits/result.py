@@ -18,6 +18,9 @@ class Curve:
     counts: list[int]
     explained: list[float]
     """Share of the mean effect."""
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    """Quartiles, over prompts, of the share of each prompt's own effect."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class ModelCircuit:
     head_effects: dict[str, list[list[float]]] | None = None
     """Mean over prompts of `lost` and `restored`, [layers][heads]."""
     edges: Found | None = None
+    kv_heads: list[int] | None = None
+    """Of each layer: the "G" of an edge's name is one of these, and heads in its order share it."""
     head_head_edges: tuple[int, int] | None = None
     """Pairs of heads joined by the edges of the circuit, and all such pairs."""
     token_edges: TokenEdgesFound | None = None
@@ -144,7 +149,7 @@ class CircuitResult:
 
 
 def _model(saved: dict[str, Any]) -> ModelCircuit:
-    own = {key: saved[key] for key in ModelCircuit.__dataclass_fields__}
+    own = {key: saved[key] for key in ModelCircuit.__dataclass_fields__ if key in saved}
     for key in ("heads", "edges"):
         if own[key] is not None:
             curve = Curve(**own[key].pop("curve"))

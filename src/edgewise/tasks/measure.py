@@ -16,7 +16,7 @@ from edgewise.evaluation import evaluating
 from edgewise.model_info import info
 from edgewise.tasks.generate import TASKS, CannotExpress, make_task
 from edgewise.tasks.own_file import read_task
-from edgewise.tasks.pairs import Task, score
+from edgewise.tasks.pairs import Prompts, Task, score
 
 _TOKENS_AT_ONCE = 1024  # logits of a large vocabulary take most of the memory
 
@@ -108,6 +108,15 @@ def get_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | No
     return make_task(name, tokenizer, n, seed, context)
 
 
+def check_fits(model: Any, prompts: Prompts) -> None:
+    """Refuse prompts that were made with another model's tokenizer, where that can be seen."""
+    size = model.get_input_embeddings().num_embeddings
+    if max(int(ids.max()) for ids in (prompts.clean, prompts.corrupt, prompts.columns)) >= size:
+        raise EdgewiseError(
+            f"the tokenizer has more words than the model ({size:,}): they do not belong together"
+        )
+
+
 @torch.no_grad()
 def measure_task(
     model: nn.Module, task: Task, each: Callable[[int], object] = lambda rows: None
@@ -115,11 +124,7 @@ def measure_task(
     """Ask a model. `each` is called with the number of prompts that were read, for a progress bar."""
     device = next(model.parameters()).device
     prompts = task.prompts(device)
-    size = model.get_input_embeddings().num_embeddings  # pyright: ignore
-    if max(int(ids.max()) for ids in (prompts.clean, prompts.corrupt, prompts.columns)) >= size:
-        raise EdgewiseError(
-            f"the tokenizer has more words than the model ({size:,}): they do not belong together"
-        )
+    check_fits(model, prompts)
     rows = max(1, _TOKENS_AT_ONCE // prompts.clean.shape[1])
     found: dict[str, list[Tensor]] = {"clean": [], "corrupt": [], "likeliest": []}
     with evaluating(model):
