@@ -1,11 +1,13 @@
 """One look for all figures: SVG, PDF and PNG from one call, text that stays text, the same bytes for the same data."""
 
+import io
+import textwrap
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.colors import LinearSegmentedColormap
@@ -20,7 +22,7 @@ BLUES = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#9ec1e6", "#2a
 COLUMN, PAGE = 3.4, 7.0
 """Widths of a paper's column and of its page, in inches."""
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures look the same everywhere
     "font.size": 8,
     "axes.titlesize": 8,
@@ -37,6 +39,7 @@ _STYLE = {
     "svg.hashsalt": "edgewise",
     "pdf.fonttype": 42,
     "text.parse_math": False,  # a token may be a dollar sign
+    "image.composite_image": False,  # each attention map stays an image of its own
     "savefig.dpi": 200,
 }
 _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
@@ -51,22 +54,66 @@ def style() -> Iterator[None]:
         yield
 
 
+class Picture(Figure):
+    """A figure that a notebook shows whether or not anything there has imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        shown = io.BytesIO()
+        with _quiet_style():
+            self.savefig(shown, format="png", metadata=_NO_DATE["png"])
+        return shown.getvalue()
+
+
+@contextmanager
+def picture(width: float, height: float, title: str, caption: str) -> Iterator[Picture]:
+    """A figure to draw on inside this block. It is laid out once, at the end, so that showing it changes nothing."""
+    with _quiet_style():
+        figure = Picture(figsize=(width, height), layout="constrained")
+        small = 6.0
+        # a letter is a little more than half as wide as the type is high
+        figure.suptitle(textwrap.fill(title, int(width * 72 / (8 * 0.57))), fontsize=8, x=0.01, ha="left")
+        lines = textwrap.fill(caption, int(width * 72 / (small * 0.54)), break_on_hyphens=False)
+        figure.supxlabel(lines, fontsize=small, x=0.01, ha="left", color="#444444")
+        yield figure
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+
+
+@contextmanager
+def _quiet_style() -> Iterator[None]:
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # an emoji is missing in the font: the picture shows a box, the SVG's reader the emoji
+        warnings.filterwarnings("ignore", message=".*missing from font.*")
+        yield
+
+
 def save_figure(figure: Figure, stem: str | Path, formats: Sequence[Format] = FORMATS) -> list[Path]:
     """Write `stem`.svg, .pdf and .png, making the folder."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(f"{stem.name}.{format}") for format in formats]
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # an emoji is missing in the font: the picture shows a box, the SVG's reader the emoji
-        warnings.filterwarnings("ignore", message=".*missing from font.*")
+    with _quiet_style():
         for path, format in zip(paths, formats, strict=True):
             figure.savefig(path, format=format, metadata=_NO_DATE[format])
     return paths
 
 
-def visible(token: str) -> str:
+def model_colours(kinds: Sequence[str]) -> list[str]:
+    """Grey for the dense model, blue for its twin; two of a kind are told apart by their order."""
+    if len(kinds) == 2 and kinds[0] == kinds[1]:
+        return [DENSE, SPARSE]
+    return [DENSE if kind == "dense" else SPARSE for kind in kinds]
+
+
+def model_name(name: str, longest: int = 28) -> str:
+    """A model's name; of a long path, the end."""
+    name = visible(name, 1000)
+    return name if len(name) <= longest else "…" + name[1 - longest :]
+
+
+def visible(token: str, longest: int = _LONGEST) -> str:
     """A token as a label: what cannot be seen is named, what is too long is cut."""
     text = token.strip(" ") or token or "∅"
     text = "".join(_MARKS.get(c, c) if c != " " or text.isspace() else c for c in text)
     text = "".join("�" if unicodedata.category(c)[0] == "C" else c for c in text)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,0 +1,1 @@
+"""Figures, drawn from saved results: no model is needed to draw one again."""

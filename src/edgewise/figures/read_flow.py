@@ -1,0 +1,126 @@
+"""Read what a flow shows: which attention edges are open in a model on a prompt, and with what weight."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from edgewise.attention.edge_gate import gate_config
+from edgewise.attention.tap import tap
+from edgewise.checkpoint import load, load_tokenizer
+from edgewise.drawing import save_figure
+from edgewise.errors import EdgewiseError
+from edgewise.evaluation import evaluating
+from edgewise.figures.flow import Edge, Flow, Flows, draw_flow
+from edgewise.pocket import addition
+from edgewise.tasks.align import Refused, check_fast, encode
+
+SUMS = ("53+21", "36+28", "43+59")
+"""No carry, one, and two."""
+LONGEST = 128
+"""Tokens that can be told apart in one picture."""
+_SUM = re.compile(r"\s*(\d\s*\d)\s*\+\s*(\d\s*\d)\s*=?[\s?]*")
+
+
+def save_flow(
+    models: Sequence[str], prompt: str | None, colour_heads: bool, folder: str | Path
+) -> list[Path]:
+    """Read, save and draw: flow.json, flow.svg, flow.pdf and flow.png."""
+    flows = collect_flow(models, () if prompt is None else prompt)
+    return [flows.save(folder), *save_figure(draw_flow(flows, colour_heads), Path(folder) / "flow")]
+
+
+def collect_flow(
+    models: Sequence[str | PreTrainedModel],
+    prompts: str | Sequence[str] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Flows:
+    """Read the open edges of one model, or of a dense model and its twin, on each prompt.
+
+    Models are names (see `edgewise.load`) or loaded models; with loaded models, bring their tokenizer. An addition model
+    reads sums, 53+21; without a prompt it gets three, with no carry, one and two.
+    """
+    if not 1 <= len(models) <= 2:
+        raise EdgewiseError(f"a flow is drawn of one model or of two, not {len(models)}")
+    tokenizer = tokenizer or _tokenizer(models)
+    texts = _texts([prompts] if isinstance(prompts, str) else prompts, tokenizer)
+    rows = []
+    for place, model in enumerate(models):
+        name = model if isinstance(model, str) else model.config.name_or_path or f"model {place + 1}"
+        loaded = load(model) if isinstance(model, str) else model
+        rows.append([_read(loaded, name, prompt, text, tokenizer) for prompt, text in texts.items()])
+    return Flows(rows)
+
+
+def _tokenizer(models: Sequence[str | PreTrainedModel]) -> PreTrainedTokenizerBase:
+    names = [model for model in models if isinstance(model, str)]
+    if len(names) != len(models):
+        raise EdgewiseError(
+            "with loaded models, bring their tokenizer: tokenizer=edgewise.load_tokenizer(...)"
+        )
+    tokenizers = [load_tokenizer(name) for name in names]
+    if any(other.get_vocab() != tokenizers[0].get_vocab() for other in tokenizers[1:]):
+        raise EdgewiseError(
+            f"{names[0]} and {names[1]} read different tokens; give two models of one tokenizer"
+        )
+    return tokenizers[0]
+
+
+def _adds(tokenizer: PreTrainedTokenizerBase) -> bool:
+    return tokenizer.get_vocab().keys() == {*addition.VOCABULARY}
+
+
+def _texts(prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Prompts, as they are shown, with what the model reads."""
+    if not _adds(tokenizer):
+        if not prompts or not all(prompt.strip() for prompt in prompts):
+            raise EdgewiseError("give a prompt: --prompt TEXT")
+        return {prompt: prompt for prompt in prompts}
+    texts = {}
+    for prompt in prompts or SUMS:
+        found = _SUM.fullmatch(prompt)
+        if not found:
+            raise EdgewiseError(f"an addition model reads sums of two-digit numbers, 53+21=, not {prompt!r}")
+        total = f"{found[1]}+{found[2]}".replace(" ", "")
+        texts[total] = f"{total}=?????"
+    return texts
+
+
+def _read(model: Any, name: str, prompt: str, text: str, tokenizer: Any) -> Flow:
+    check_fast(tokenizer)
+    try:
+        (read,) = encode(tokenizer, [text])
+    except Refused as refused:
+        raise EdgewiseError(f"{name} cannot read this prompt: {refused}") from refused
+    most = min(LONGEST, getattr(model.config.get_text_config(), "max_position_embeddings", LONGEST))
+    if not 1 <= len(read.ids) <= most:
+        raise EdgewiseError(f"the prompt has {len(read.ids)} tokens; give {name} one of 1 to {most}")
+    ids = torch.tensor([read.ids], device=model.device)
+    with torch.no_grad(), evaluating(model), tap(model, read=["weights"]) as seen:
+        said = model(input_ids=ids, use_cache=False).logits[0].argmax(-1).tolist()
+    weights = {layer: x[0].float().cpu() for layer, x in sorted(seen.last["weights"].items())}
+    words = [tokenizer.decode([i]) for i in read.ids]
+    # a character in several tokens is shown whole at each of them
+    tokens = [text[a:b] if "�" in word else word for word, (a, b) in zip(words, read.spans, strict=True)]
+    asked = [token == "?" for token in tokens] if _adds(tokenizer) else [False] * (len(tokens) - 1) + [True]
+    answers = [tokenizer.decode([i]) if here else "" for i, here in zip(said, asked, strict=True)]
+    return Flow(
+        model=name,
+        kind="dense" if gate_config(model) is None else "sparse",
+        prompt=prompt,
+        tokens=tokens,
+        answers=answers,
+        layers=max(weights) + 1,
+        heads=max(x.shape[0] for x in weights.values()),
+        edges=[edge for layer, x in weights.items() for edge in _open(layer, x)],
+    )
+
+
+def _open(layer: int, weights: Tensor) -> Iterator[Edge]:  # [heads, t, t]
+    values = weights.tolist()
+    for head, query, key in weights.nonzero().tolist():
+        yield Edge(layer, head, query, key, float(f"{values[head][query][key]:.4g}"))
