@@ -24,7 +24,7 @@ class Recipe:
     """No gate's offset may stay above a ceiling that falls from b to this, so that attention spread thin over many keys,
     which no pressure near the threshold reaches, has to give way."""
     closing: int
-    """Steps in which it falls."""
+    """Steps in which it falls; in a short run, a quarter of it."""
     sampled: bool
     """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
     distilled: bool
