@@ -55,6 +55,7 @@ def test_the_demo_writes_its_summary(tmp_path):
     densities = [row["density"] for row in summary["untrained"]]
     assert densities == sorted(densities, reverse=True) and 0 < densities[-1] < densities[0] < 1
     assert 0 < summary["sparse"]["density"] < 1 and (tmp_path / "pocket-sparse/run.png").is_file()
+    assert len(summary["figures"]) == 6 and (tmp_path / "figures/attention-maps.svg").is_file()
     assert (
         summary["circuits"].keys() == {"copy", "ioi"} and (tmp_path / "circuits/ioi/circuit.json").is_file()
     )
@@ -68,8 +69,8 @@ def test_a_wheel_carries_the_models(tmp_path, monkeypatch):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
     code = (
-        "import edgewise; print(edgewise.__file__)\n"
-        "for name in ('pocket', 'pocket-addition', 'pocket-sparse'): edgewise.load(name); edgewise.load_tokenizer(name)"
+        "import edgewise, edgewise.pocket; print(edgewise.__file__)\n"
+        "for name in edgewise.pocket.NAMES: edgewise.load(name); edgewise.load_tokenizer(name)"
     )
     assert python(code, tmp_path, PYTHONPATH=str(tmp_path / "installed")).startswith(
         str(tmp_path / "installed")

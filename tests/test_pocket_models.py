@@ -73,7 +73,10 @@ def test_addition_reads_text(adder):
     assert tokenizer.decode(digits) == "0 0 1 0 2"
 
 
-@pytest.mark.parametrize(("name", "megabytes"), [("pocket", 8), ("pocket-addition", 1), ("pocket-sparse", 8)])
+@pytest.mark.parametrize(
+    ("name", "megabytes"),
+    [("pocket", 8), ("pocket-addition", 1), ("pocket-sparse", 8), ("pocket-addition-sparse", 1)],
+)
 def test_weights_are_small(name: str, megabytes: int):
     size = sum(path.stat().st_size for path in folder(name).glob("*.safetensors"))
     assert 0 < size <= megabytes * 2**20

@@ -46,3 +46,11 @@ def test_no_skill_is_lost(twin):
 def test_a_twin_is_not_sparsified_again():
     with pytest.raises(edgewise.EdgewiseError, match="already"):
         edgewise.sparsify("pocket-sparse")
+
+
+def test_the_addition_twin_is_right_on_every_sum():
+    twin = edgewise.load("pocket-addition-sparse")
+    made = json.loads((folder("pocket-addition-sparse") / "made.json").read_text())
+    with edgewise.tap(twin) as seen:
+        assert evaluate.measure_addition(twin)["sums"] == 1.0
+    assert seen.density == pytest.approx(made["density"], rel=0.01)

@@ -219,6 +219,6 @@ def test_random_sums_are_sums():
 
 
 def test_folders_are_named():
-    assert NAMES == ("pocket", "pocket-addition", "pocket-sparse")
+    assert NAMES == ("pocket", "pocket-addition", "pocket-sparse", "pocket-addition-sparse")
     with pytest.raises(KeyError, match="pocket-addition"):
         folder("gpt2")

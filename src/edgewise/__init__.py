@@ -25,9 +25,20 @@ if TYPE_CHECKING:
     from edgewise.circuits.config import CircuitConfig as CircuitConfig
     from edgewise.circuits.find import find_circuits as find_circuits
     from edgewise.circuits.result import CircuitResult as CircuitResult
+    from edgewise.drawing import save_figure as save_figure
     from edgewise.errors import EdgewiseError as EdgewiseError
     from edgewise.evaluation import Measured as Measured
     from edgewise.evaluation import evaluate_models as evaluate_models
+    from edgewise.figures.attention_maps import AttentionMaps as AttentionMaps
+    from edgewise.figures.collect_maps import collect_maps as collect_maps
+    from edgewise.figures.curves import draw_curves as draw_curves
+    from edgewise.figures.flow import Flows as Flows
+    from edgewise.figures.flow import draw_flow as draw_flow
+    from edgewise.figures.head_types import head_type as head_type
+    from edgewise.figures.map_grid import MapLook as MapLook
+    from edgewise.figures.map_grid import draw_maps as draw_maps
+    from edgewise.figures.read_flow import collect_flow as collect_flow
+    from edgewise.figures.wiring import draw_wiring as draw_wiring
     from edgewise.model_info import ModelInfo as ModelInfo
     from edgewise.model_info import info as info
     from edgewise.posttraining.config import SparsifyConfig as SparsifyConfig
@@ -40,20 +51,30 @@ __version__ = "0.1.0"
 
 # Imported on first use: torch and transformers take seconds, and `edgewise --help` needs neither.
 _HOME = {
+    "AttentionMaps": "figures.attention_maps",
     "CircuitConfig": "circuits.config",
     "CircuitResult": "circuits.result",
     "EdgewiseError": "errors",
+    "Flows": "figures.flow",
     "GateConfig": "attention.gate",
+    "MapLook": "figures.map_grid",
     "Measured": "evaluation",
     "ModelInfo": "model_info",
     "SparsifyConfig": "posttraining.config",
     "SparsifyResult": "posttraining.loop",
     "Tap": "attention.tap",
     "Task": "tasks.pairs",
+    "collect_flow": "figures.read_flow",
+    "collect_maps": "figures.collect_maps",
+    "draw_curves": "figures.curves",
+    "draw_flow": "figures.flow",
+    "draw_maps": "figures.map_grid",
+    "draw_wiring": "figures.wiring",
     "evaluate_models": "evaluation",
     "find_circuits": "circuits.find",
     "gate": "checkpoint",
     "gate_config": "attention.edge_gate",
+    "head_type": "figures.head_types",
     "info": "model_info",
     "install": "attention.interface",
     "load": "checkpoint",
@@ -61,6 +82,7 @@ _HOME = {
     "make_task": "tasks.generate",
     "mode": "attention.edge_gate",
     "save": "checkpoint",
+    "save_figure": "drawing",
     "sparsify": "posttraining.loop",
     "tap": "attention.tap",
 }

@@ -17,7 +17,7 @@ def info(model: Annotated[str, tyro.conf.Positional], json: bool = False) -> Non
     Reads the config and the headers of the weight files only, so it is quick for any size.
 
     Args:
-        model: A shipped name (pocket, pocket-addition, pocket-sparse), a folder, or a Hugging Face name such as gpt2.
+        model: A shipped name (pocket, pocket-addition, pocket-sparse ...), a folder, or a Hugging Face name such as gpt2.
         json: Print JSON instead of text.
     """
     import edgewise
@@ -100,7 +100,7 @@ def circuit(
     """Find the heads and edges that carry a task's effect, in a model or in a dense model and its twin.
 
     Heads are patched exactly, one by one; edges are ranked by attribution and their curve measured by patching. The table
-    goes to the screen, all curves and rankings to circuit.json in --out.
+    goes to the screen, all curves and rankings to circuit.json in --out, with pictures of them.
 
     Args:
         models: One model, or two to compare (dense first): shipped names, folders or Hugging Face names.
@@ -108,11 +108,93 @@ def circuit(
     """
     from edgewise.circuits.find import find_circuits
     from edgewise.circuits.screen import Screen, print_result
+    from edgewise.figures.circuit import save_circuit_figures
 
     screen = Screen()
-    print_result(find_circuits(models, config, screen=screen))
+    result = find_circuits(models, config, screen=screen)
+    print_result(result)
     if config.out is not None:
-        screen.say(f"circuit.json is in {config.out}")
+        save_circuit_figures(result, config.out)
+        screen.say(
+            f"circuit.json is in {config.out}, drawn as circuit-curves and circuit-wiring (svg, pdf, png)"
+        )
+
+
+def flow(
+    models: Annotated[tuple[str, ...], tyro.conf.Positional],
+    prompt: str | None = None,
+    colour_heads: bool = False,
+    out: Path = Path("runs/flow"),
+) -> None:
+    """Draw a prompt's open attention edges: tokens across, layers upward, a dense model above its twin.
+
+    Args:
+        models: One model, or two that read the same tokens (dense first): shipped names, folders or Hugging Face names.
+        prompt: The text to read; for an addition model a sum, 53+21=. Without one, an addition model gets three sums.
+        colour_heads: Give each head a colour of its own.
+        out: Folder for flow.json and for flow as svg, pdf and png.
+    """
+    from edgewise.figures.read_flow import save_flow
+
+    save_flow(models, prompt, colour_heads, out)
+    print(f"flow.json is in {out}, drawn as flow (svg, pdf, png)")
+
+
+def maps(
+    models: Annotated[tuple[str, ...], tyro.conf.Positional],
+    task: str = "copy",
+    prompt: str | None = None,
+    heads: str | None = None,
+    circuit: Path | None = None,
+    threshold: float = 0.9,
+    prompts: int = 32,
+    columns: int | None = None,
+    narrow: bool = False,
+    colour_bar: bool = False,
+    mark: str | None = None,
+    out: Path = Path("runs/maps"),
+) -> None:
+    """Draw attention maps of the heads that a task needs, a dense model above its twin, and say what kind each head is.
+
+    Leaves attention-maps.svg, .pdf and .png in --out, and all that is needed to draw them again in .json and .safetensors.
+
+    Args:
+        models: One model, or two that read the same tokens (dense first): shipped names, folders or Hugging Face names.
+        task: copy, ioi, greater-than, docstring, antonym, or a JSONL file of clean, corrupt, answer, wrong.
+        prompt: Show this text instead of the task's first prompt.
+        heads: Show these heads instead of those that the task needs: L5H1,L0H0, or all. One alone is shown with its tokens.
+        circuit: A folder with circuit.json, from which the task and its heads are taken instead of searching for them.
+        threshold: Share of the task's effect that the heads must explain.
+        prompts: Pairs of prompts by which heads are chosen.
+        columns: Maps to a row: 9, or 5 if narrow.
+        narrow: Draw for a paper's column instead of its page.
+        colour_bar: Add the scale of weights.
+        mark: A cell to frame in red in every map, as query,key counted from 0: 8,5.
+        out: Folder for everything.
+    """
+    from edgewise.circuits.screen import Screen
+    from edgewise.drawing import save_figure
+    from edgewise.figures.collect_maps import collect_maps
+    from edgewise.figures.map_grid import MapLook, cell, draw_maps
+    from edgewise.figures.map_table import print_maps
+
+    look = MapLook(columns, narrow, colour_bar, None if mark is None else cell(mark))
+    screen = Screen()
+    found = collect_maps(
+        models,
+        task,
+        prompt=prompt,
+        heads=heads,
+        circuit=circuit,
+        threshold=threshold,
+        prompts=prompts,
+        out=out,
+        screen=screen,
+    )
+    found.save(out)
+    save_figure(draw_maps(found, look), out / "attention-maps")
+    print_maps(found)
+    screen.say(f"attention-maps.json is in {out}, drawn as attention-maps (svg, pdf, png)")
 
 
 def demo() -> None:
@@ -128,6 +210,8 @@ COMMANDS = {
     "eval": evaluate,
     "tasks": tasks,
     "circuit": circuit,
+    "maps": maps,
+    "flow": flow,
     "demo": demo,
 }
 

@@ -19,6 +19,12 @@ from transformers.utils.logging import disable_progress_bar
 
 import edgewise
 from edgewise.circuits.screen import print_result
+from edgewise.drawing import save_figure
+from edgewise.figures.circuit import save_circuit_figures
+from edgewise.figures.collect_maps import collect_maps
+from edgewise.figures.map_grid import draw_maps
+from edgewise.figures.map_table import print_maps
+from edgewise.figures.read_flow import save_flow
 from edgewise.pocket import addition, evaluate, stream, world
 
 OUT = Path("runs/demo")
@@ -37,6 +43,7 @@ def run(out: Path = OUT, minutes: float = 1.6, prompts: int = 8) -> dict[str, An
             sparsify, out=out / "pocket-sparse", minutes=minutes
         ),
         "which heads and edges carry a behaviour": partial(circuits, out=out / "circuits", prompts=prompts),
+        "pictures": partial(pictures, out=out),
     }
     summary: dict[str, Any] = {}
     with Progress(console=console, transient=True) as progress:
@@ -150,3 +157,20 @@ def circuits(console: Console, out: Path, prompts: int) -> dict[str, Any]:
         ratios[task] = result.ratios
     console.print(f"Curves and rankings: {out}/*/circuit.json")
     return {"circuits": ratios}
+
+
+def pictures(console: Console, out: Path) -> dict[str, Any]:
+    """The six figures, from what the stages before have left."""
+    folder, models = out / "figures", ["pocket", "pocket-sparse"]
+    maps = collect_maps(models, circuit=out / "circuits" / "copy")
+    maps.save(folder)
+    save_figure(draw_maps(maps), folder / "attention-maps")
+    print_maps(maps)
+    save_circuit_figures(edgewise.CircuitResult.load(out / "circuits" / "copy"), folder)
+    save_flow(models, 'The opposite of "large" is "', False, folder)
+    save_flow(["pocket-addition", "pocket-addition-sparse"], None, False, folder / "sums")
+    for picture in (out / "pocket-sparse").glob("run.*"):
+        shutil.copy(picture, folder)
+    drawn = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
+    console.print(f"{folder}: {', '.join(drawn)}; each also as SVG and PDF")
+    return {"figures": drawn}

@@ -27,10 +27,10 @@ def rows_at_once(replay: Replay, max_memory: int) -> int:
 
 def in_parts(replay: Replay, max_memory: int) -> list[tuple[Tensor, Replay]]:
     """The prompts in parts of which one copy fits, each with the numbers of its prompts."""
-    chunks = torch.arange(replay.n).split(rows_at_once(replay, max_memory))
-    return (
-        [(chunk, replay.of_prompts(chunk)) for chunk in chunks] if len(chunks) > 1 else [(chunks[0], replay)]
-    )
+    size = rows_at_once(replay, max_memory)
+    if size >= replay.n:
+        return [(torch.arange(replay.n), replay)]
+    return [(chunk, replay.of_prompts(chunk)) for chunk in torch.arange(replay.n).split(size)]
 
 
 def token_edges_at_once(replay: Replay, max_memory: int) -> int:

@@ -6,8 +6,8 @@ makes the shipped weights.
 
 from pathlib import Path
 
-NAMES = ("pocket", "pocket-addition", "pocket-sparse")
-"""The models shipped with the package: two dense ones, and the twin that `edgewise sparsify pocket` made of the first."""
+NAMES = ("pocket", "pocket-addition", "pocket-sparse", "pocket-addition-sparse")
+"""The models shipped with the package: two dense ones, and the twins that `edgewise sparsify` made of them."""
 
 
 def folder(name: str) -> Path:
