@@ -24,7 +24,8 @@ class Recipe:
     """No gate's offset may stay above a ceiling that falls from b to this, so that attention spread thin over many keys,
     which no pressure near the threshold reaches, has to give way."""
     closing: int
-    """Steps in which it falls; in a short run, a quarter of it."""
+    """Steps in which it falls. What it closes takes as long to make up for: a run of less than twice as many steps goes
+    without."""
     sampled: bool
     """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
     distilled: bool

@@ -180,8 +180,8 @@ class Run:
         """Forbid attention spread thin, little by little, and never allow it again."""
         recipe, start = self.recipe, self.config.gate_config.b
         if recipe.b_end is not None and self.config.gate_config.learned:
-            steps = min(recipe.closing, max(1, self.steps // 4))
-            highest = ceiling(self.step_number, start, min(recipe.b_end, start), steps)
+            end = min(recipe.b_end, start) if self.steps >= 2 * recipe.closing else start
+            highest = ceiling(self.step_number, start, end, recipe.closing)
             for each in self.gates:
                 each.b.clamp_(max=highest)
 
