@@ -703,9 +703,9 @@ def test_laws_of_the_multiplier(gaps, margin, speed):
         multiplier.update(gap, margin)
         assert multiplier.floor <= multiplier.beta <= multiplier.ceiling
         assert abs(math.log(multiplier.beta / before)) <= speed * (1 + 1e-9)
-        if multiplier.gap < margin:
+        if multiplier.gap < margin * (1 - 1e-9):  # a rounding error below the margin moves nothing
             assert multiplier.beta >= before and (multiplier.beta > before or before == multiplier.ceiling)
-        if multiplier.gap > margin:
+        if multiplier.gap > margin * (1 + 1e-9):
             assert multiplier.beta <= before and (multiplier.beta < before or before == multiplier.floor)
     restored = Multiplier(beta=1.0, speed=speed, floor=0.01, ceiling=10.0)
     restored.load_state_dict(json.loads(json.dumps(multiplier.state_dict())))
