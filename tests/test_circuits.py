@@ -9,6 +9,7 @@ import torch
 from hosts import VOCABULARY, host, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import command
 from torch import Tensor, nn
 
 import edgewise
@@ -492,10 +493,10 @@ def test_bad_input_is_refused_in_one_line():
             CircuitConfig(**wrong)
 
 
-def test_the_command_says_what_it_will_do_and_what_it_found(tmp_path, capfd):
+def test_the_command_says_what_it_will_do_and_what_it_found(tmp_path):
     out = tmp_path / "antonym"
     arguments = ["circuit", "pocket", "--task", "antonym", "--prompts", "5", "--no-edges", "--out", str(out)]
-    code, printed, said = run_command(arguments, capfd)
+    code, printed, said = command(*arguments)
     assert code == 0
     assert "5 pairs of up to" in said and "patched prompts at once" in said and "circuit.json is in" in said
     assert "of 48" in printed and "token edges used" in printed
@@ -506,21 +507,8 @@ def test_the_command_says_what_it_will_do_and_what_it_found(tmp_path, capfd):
         ("circuit", "pocket", "--threshold", "2"): "--threshold must be between 0 and 1",
         ("circuit", "pocket", "--max-memory", "lots"): "no amount of memory",
     }.items():
-        code, printed, said = run_command(list(wrong), capfd)
+        code, printed, said = command(*wrong)
         assert code == 2 and sentence in " ".join(said.split()), wrong
-
-
-def run_command(arguments: list[str], capfd: Any) -> tuple[int, str, str]:
-    from edgewise.cli import main
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["edgewise", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return code, *capfd.readouterr()
 
 
 @pytest.mark.parametrize("kind", ["random", "top-k"])

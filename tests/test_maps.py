@@ -1,7 +1,6 @@
 """Attention maps: every type of head on maps made by hand, and a grid that shows what it is given."""
 
 import json
-import sys
 import time
 import warnings
 from dataclasses import replace
@@ -16,9 +15,9 @@ from hypothesis.extra.numpy import arrays
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.transforms import Bbox
+from runs import command
 
 import edgewise
-from edgewise import cli
 from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit
 from edgewise.drawing import MARK, save_figure
 from edgewise.errors import EdgewiseError
@@ -568,22 +567,8 @@ def test_heads_come_from_a_saved_circuit_without_a_search(tmp_path, monkeypatch,
         collect_maps(["pocket-addition"], circuit=tmp_path, prompt="1 2 + 3 4 =")
 
 
-def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["edgewise", "maps", *arguments])
-    capsys.readouterr()
-    try:
-        cli.main()
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_the_command_searches_draws_and_prints(monkeypatch, capsys, tmp_path):
-    code, out, err = run(
-        monkeypatch, capsys, "pocket", "pocket-sparse", "--prompts", "4", "--out", str(tmp_path)
-    )
+def test_the_command_searches_draws_and_prints(tmp_path):
+    code, out, err = command("maps", "pocket", "pocket-sparse", "--prompts", "4", "--out", str(tmp_path))
     assert code == 0 and "attention-maps.json is in" in err
     for part in (
         "Sparse pocket",
@@ -623,8 +608,8 @@ def test_the_command_searches_draws_and_prints(monkeypatch, capsys, tmp_path):
         (["pocket", "--heads", "all", "--prompt", COPY, "--mark", "3,9"], "no cell 3,9 to mark"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path, arguments, said):
-    code, _, err = run(monkeypatch, capsys, *arguments, "--out", str(tmp_path))
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, said):
+    code, _, err = command("maps", *arguments, "--out", str(tmp_path))
     lines = [line for line in err.splitlines() if line.startswith("edgewise: ")]
     assert code == 2 and len(lines) == 1 and said in lines[0]
 

@@ -9,6 +9,7 @@ transformers' auto classes open it gated.
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,27 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
         raise EdgewiseError(
             f"{found.name} has no tokenizer that can be loaded: {first_line(error)}"
         ) from error
+
+
+def shared_tokenizer(models: Sequence[str | Path | PreTrainedModel]) -> PreTrainedTokenizerBase:
+    """The one tokenizer of models that are to be compared, by their names."""
+    names = [model for model in models if isinstance(model, str | Path)]
+    if len(names) != len(models):
+        raise EdgewiseError(
+            "with loaded models, bring their tokenizer: tokenizer=edgewise.load_tokenizer(...)"
+        )
+    first, *others = (load_tokenizer(name) for name in names)
+    for name, other in zip(names[1:], others, strict=True):
+        if other.get_vocab() != first.get_vocab():
+            raise EdgewiseError(
+                f"{names[0]} and {name} have different tokenizers: they read different tokens and cannot be compared"
+            )
+    return first
+
+
+def name_of(model: str | PreTrainedModel, place: int) -> str:
+    """What a model is called in results: as it was asked for, or what a loaded one says of itself."""
+    return model if isinstance(model, str) else model.config.name_or_path or f"model {place + 1}"
 
 
 def gate(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrainedModel:

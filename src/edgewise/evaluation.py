@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edgewise import pocket
 from edgewise.attention.edge_gate import gates_of
 from edgewise.attention.tap import tap
-from edgewise.checkpoint import load, load_tokenizer
+from edgewise.checkpoint import load, shared_tokenizer
 from edgewise.data import IGNORE, Batch, held_out_only, shipped_data
 from edgewise.errors import EdgewiseError
 from edgewise.model_info import info
@@ -154,10 +154,7 @@ def evaluate_models(
         rows = context or min(longest, 1024)
         if rows > longest:
             raise EdgewiseError(f"--context {rows} is longer than the models' own context, {longest}")
-        tokenizer = load_tokenizer(names[0])
-        if any(load_tokenizer(name).get_vocab() != tokenizer.get_vocab() for name in names[1:]):
-            raise EdgewiseError("these models have different tokenizers, so their losses cannot be compared")
-        batch = held_out_only(data, tokenizer, rows, tokens=tokens)
+        batch = held_out_only(data, shared_tokenizer(names), rows, tokens=tokens)
     results = {}
     for name in names:
         model = load(name)

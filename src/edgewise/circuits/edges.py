@@ -148,7 +148,7 @@ def wiring_of(model: PreTrainedModel, replay: Replay) -> tuple[Wiring, Stream, S
     parts = parts_of(model)
     clean = _stream(replay, parts, replay.clean.hidden[0])
     corrupt = _stream(replay, parts, replay.corrupt.hidden[0])
-    if len(parts.layers) > 1 and not _sums_up(parts, clean):
+    if len(parts.layers) > 1 and not _sums_up(clean):
         raise EdgewiseError(
             f"{type(model).__name__} does not add its heads' outputs to the residual stream as they are, so its edges "
             "cannot be told apart; circuits of heads work (--no-edges)"
@@ -192,7 +192,7 @@ def _watch(module: Any, into: list[Tensor]) -> Iterator[None]:
         yield
 
 
-def _sums_up(parts: Parts, stream: Stream) -> bool:
+def _sums_up(stream: Stream) -> bool:
     """Whether the final residual stream is what was written, plus what is the same at all positions (biases)."""
     rest = stream.final - stream.written.sum(1)
     bias = rest[:1, :1]

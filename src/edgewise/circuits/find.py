@@ -1,16 +1,14 @@
 """Find a task's circuit in one model, or in a dense model and its sparse twin, with the same code."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from edgewise.attention.edge_gate import gate_config, gates_of
-from edgewise.checkpoint import load, load_tokenizer
+from edgewise.checkpoint import load, name_of, shared_tokenizer
 from edgewise.circuits import edges
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import pooled_curve, ranks, trace
@@ -18,15 +16,14 @@ from edgewise.circuits.heads import Advance, head_curves, head_effects
 from edgewise.circuits.memory import bytes_per_row, prompts_at_once, rows_at_once, token_edges_at_once
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, Found, ModelCircuit, TokenEdgesFound
+from edgewise.circuits.screen import Screen
 from edgewise.circuits.token_edges import token_edges
 from edgewise.errors import EdgewiseError
+from edgewise.evaluation import evaluating
 from edgewise.model_info import info
 from edgewise.tasks import Task
 from edgewise.tasks.measure import check_fits, get_task
 from edgewise.tasks.pairs import Prompts
-
-if TYPE_CHECKING:
-    from edgewise.circuits.screen import Screen
 
 FLOOR = {"logit difference": 0.5, "probability difference": 0.05}
 """The least effect, clean minus corrupt, that is worth explaining: less is no behaviour but noise."""
@@ -38,7 +35,7 @@ def find_circuits(
     models: Sequence[str | PreTrainedModel],
     config: CircuitConfig | None = None,
     task: Task | None = None,
-    screen: "Screen | None" = None,
+    screen: Screen | None = None,
 ) -> CircuitResult:
     """The heads, edges and token edges that carry a task's effect, in each of one or two models.
 
@@ -50,9 +47,9 @@ def find_circuits(
     task = task or _task(models, config)
     found = []
     for place, model in enumerate(models):
-        name = model if isinstance(model, str) else model.config.name_or_path or f"model {place + 1}"
         loaded = load(model) if isinstance(model, str) else model
-        found.append(find_circuit(loaded, task, config, name, screen))
+        with evaluating(loaded):  # and as it was afterwards
+            found.append(find_circuit(loaded, task, config, name_of(model, place), screen))
     examples = [
         {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
         for pair in task.pairs
@@ -69,21 +66,17 @@ def _task(models: Sequence[str | PreTrainedModel], config: CircuitConfig) -> Tas
     names = [model for model in models if isinstance(model, str)]
     if len(names) != len(models):
         raise EdgewiseError("with loaded models, make the task with their tokenizer: task=make_task(...)")
-    tokenizers = [load_tokenizer(name) for name in names]
-    if any(other.get_vocab() != tokenizers[0].get_vocab() for other in tokenizers[1:]):
-        raise EdgewiseError(
-            f"{names[0]} and {names[1]} read different tokens; circuits are compared on the same prompts"
-        )
+    tokenizer = shared_tokenizer(names)
     context = min(info(name).context for name in names) or None  # 0: no limit
-    return get_task(config.task, tokenizers[0], config.prompts, config.seed, context)
+    return get_task(config.task, tokenizer, config.prompts, config.seed, context)
 
 
 def find_circuit(
-    model: PreTrainedModel, task: Task, config: CircuitConfig, name: str, screen: "Screen | None" = None
+    model: PreTrainedModel, task: Task, config: CircuitConfig, name: str, screen: Screen | None = None
 ) -> ModelCircuit:
     """One model's circuit. A model that does not show the behaviour gets a warning and no curve."""
     gates_of(model)  # refuses a model that was not loaded by edgewise
-    say = screen or _Silent()
+    say = screen or Screen(quiet=True)
     prompts = task.prompts(model.device)
     check_fits(model, prompts)
     with say.waiting(f"{name}: clean and corrupt prompts"):
@@ -134,18 +127,7 @@ def plan(replay: Replay, config: CircuitConfig) -> str:
     )
 
 
-class _Silent:
-    def say(self, text: str) -> None:
-        pass
-
-    def waiting(self, what: str) -> nullcontext:
-        return nullcontext(lambda rows: None)
-
-    def working(self, what: str, total: int) -> nullcontext:
-        return nullcontext(lambda rows: None)
-
-
-def _heads(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Silent") -> dict:
+def _heads(replay: Replay, config: CircuitConfig, name: str, say: Screen) -> dict:
     heads = sum(outputs.shape[1] for outputs in replay.clean.outputs)
     with say.working(f"{name}: patching {heads} heads", 2 * heads * replay.n) as advance:
         effects = head_effects(replay, config.memory, advance)
@@ -181,7 +163,7 @@ RANKED = 2000
 """Edges of which the names are saved; the count and the curve are of all."""
 
 
-def _edges(replay: Replay, config: CircuitConfig, name: str, say: "Screen | _Silent") -> dict:
+def _edges(replay: Replay, config: CircuitConfig, name: str, say: Screen) -> dict:
     wiring, *_ = edges.wiring_of(replay.model, replay.of_prompts(slice(0, 1)))
     exists = wiring.exists.flatten().to(replay.effect.device)
     chunks = torch.arange(replay.n).split(prompts_at_once(replay, wiring, config.memory))

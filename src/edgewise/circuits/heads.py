@@ -73,16 +73,14 @@ def _chunks(count: int, size: int) -> Iterator[range]:
 
 
 @torch.no_grad()
-def scores_keeping(
-    replay: Replay, keep: Tensor, max_memory: int, advance: Advance = lambda rows: None
-) -> Tensor:
+def scores_keeping(replay: Replay, keep: Tensor, max_memory: int) -> Tensor:
     """The metric when only some heads are computed and all others are what they were in the corrupt run.
 
     keep: bool [copies, n, layers, heads] -> [copies, n]
     """
     parts = in_parts(replay, max_memory)
     if len(parts) > 1:
-        found = [scores_keeping(part, keep[:, chunk], max_memory, advance) for chunk, part in parts]
+        found = [scores_keeping(part, keep[:, chunk], max_memory) for chunk, part in parts]
         return torch.cat(found, 1)
     found = []
     for some in keep.split(max(1, rows_at_once(replay, max_memory) // replay.n)):
@@ -94,7 +92,6 @@ def scores_keeping(
 
         hidden = replay.clean.hidden[0]
         found.append(replay.scores(0, hidden.expand(len(some), *hidden.shape), edit))
-        advance(rows.shape[0])
     return torch.cat(found)
 
 
@@ -108,20 +105,14 @@ class HeadCurves(NamedTuple):
     """With each prompt's own ranking."""
 
 
-def head_curves(
-    replay: Replay,
-    importance: Tensor,
-    threshold: float,
-    max_memory: int,
-    advance: Advance = lambda rows: None,
-) -> HeadCurves:
+def head_curves(replay: Replay, importance: Tensor, threshold: float, max_memory: int) -> HeadCurves:
     """Keep the k most important heads, corrupt the rest, for all k that matter. importance: [n, layers, heads]"""
     n, layers, heads = importance.shape
     flat = importance.flatten(1)
 
     def keeping(places: Tensor, counts: Tensor) -> Tensor:  # [n, m], [p, n] -> [p, n]
         keep = places < counts[..., None].to(places.device)
-        return scores_keeping(replay, keep.unflatten(-1, (layers, heads)), max_memory, advance)
+        return scores_keeping(replay, keep.unflatten(-1, (layers, heads)), max_memory)
 
     pooled_places = ranks(flat.mean(0, keepdim=True)).expand(n, -1)
     curve, needed = pooled_curve(

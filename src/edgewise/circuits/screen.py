@@ -14,8 +14,8 @@ from edgewise.circuits.result import CircuitResult, Found, ModelCircuit
 class Screen:
     """Progress on stderr, where it does not get into a file that results are sent to."""
 
-    def __init__(self) -> None:
-        self.console = Console(stderr=True)
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

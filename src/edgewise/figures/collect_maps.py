@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.attention.edge_gate import gate_config
 from edgewise.attention.tap import tap
-from edgewise.checkpoint import load, load_tokenizer
+from edgewise.checkpoint import load, name_of, shared_tokenizer
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.find import find_circuits
 from edgewise.circuits.result import CircuitResult
@@ -58,8 +58,8 @@ def collect_maps(
     """
     if not 1 <= len(models) <= 2:
         raise EdgewiseError(f"maps are drawn of one model or of two, not of {len(models)}")
-    names = [_name(model, place) for place, model in enumerate(models)]
-    tokenizer = tokenizer or _tokenizer(models)
+    names = [name_of(model, place) for place, model in enumerate(models)]
+    tokenizer = tokenizer or shared_tokenizer(models)
     loaded = [load(model) if isinstance(model, str) else model for model in models]
     longest = min([LONGEST, *filter(None, map(_context, loaded))])
     asked = None if heads is None else _asked(heads, loaded)
@@ -143,24 +143,6 @@ def titles(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
         for name, kind in zip(short, kinds, strict=True)
     ]
     return own if len({*own}) == len(own) else list(names)
-
-
-def _name(model: str | PreTrainedModel, place: int) -> str:
-    return model if isinstance(model, str) else model.config.name_or_path or f"model {place + 1}"
-
-
-def _tokenizer(models: Sequence[str | PreTrainedModel]) -> PreTrainedTokenizerBase:
-    names = [model for model in models if isinstance(model, str)]
-    if len(names) != len(models):
-        raise EdgewiseError(
-            "with loaded models, bring their tokenizer: tokenizer=edgewise.load_tokenizer(...)"
-        )
-    tokenizers = [load_tokenizer(name) for name in names]
-    if any(other.get_vocab() != tokenizers[0].get_vocab() for other in tokenizers[1:]):
-        raise EdgewiseError(
-            f"{names[0]} and {names[1]} read different tokens; maps are compared on one prompt"
-        )
-    return tokenizers[0]
 
 
 def _context(model: PreTrainedModel) -> int | None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.attention.edge_gate import gate_config
 from edgewise.attention.tap import tap
-from edgewise.checkpoint import load, load_tokenizer
+from edgewise.checkpoint import load, name_of, shared_tokenizer
 from edgewise.drawing import save_figure
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import evaluating
@@ -46,28 +46,15 @@ def collect_flow(
     """
     if not 1 <= len(models) <= 2:
         raise EdgewiseError(f"a flow is drawn of one model or of two, not {len(models)}")
-    tokenizer = tokenizer or _tokenizer(models)
+    tokenizer = tokenizer or shared_tokenizer(models)
     texts = _texts([prompts] if isinstance(prompts, str) else prompts, tokenizer)
     rows = []
     for place, model in enumerate(models):
-        name = model if isinstance(model, str) else model.config.name_or_path or f"model {place + 1}"
         loaded = load(model) if isinstance(model, str) else model
-        rows.append([_read(loaded, name, prompt, text, tokenizer) for prompt, text in texts.items()])
+        rows.append(
+            [_read(loaded, name_of(model, place), prompt, text, tokenizer) for prompt, text in texts.items()]
+        )
     return Flows(rows)
-
-
-def _tokenizer(models: Sequence[str | PreTrainedModel]) -> PreTrainedTokenizerBase:
-    names = [model for model in models if isinstance(model, str)]
-    if len(names) != len(models):
-        raise EdgewiseError(
-            "with loaded models, bring their tokenizer: tokenizer=edgewise.load_tokenizer(...)"
-        )
-    tokenizers = [load_tokenizer(name) for name in names]
-    if any(other.get_vocab() != tokenizers[0].get_vocab() for other in tokenizers[1:]):
-        raise EdgewiseError(
-            f"{names[0]} and {names[1]} read different tokens; give two models of one tokenizer"
-        )
-    return tokenizers[0]
 
 
 def _adds(tokenizer: PreTrainedTokenizerBase) -> bool:
