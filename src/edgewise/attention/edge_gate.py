@@ -57,7 +57,7 @@ class EdgeGate(nn.Module):
             if mask is not None:
                 raise EdgewiseError("a text that goes on after another cannot have a mask of its own")
             k, v = (torch.cat([before, x], 2) for before, x in zip(self.prefix, (k, v), strict=True))
-        k, v = self._passes("keys", k), self._passes("values", v)
+        q, k, v = self._passes("queries", q), self._passes("keys", k), self._passes("values", v)
         seed, first_row = self.noise or (draw_seed() if mode == "sample" else 0, 0)
         if return_weights or any(tap.needs_matrices for tap in self.taps):
             gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, self._passes)

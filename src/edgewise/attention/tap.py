@@ -27,9 +27,10 @@ from edgewise.attention.edge_gate import gates_of
 from edgewise.attention.gate import Gated
 from edgewise.errors import EdgewiseError
 
-Passing = Literal["keys", "values", "scores", "gates", "weights", "outputs"]
-"""What can be tapped, in the order in which it passes: keys and values as they arrive ([batch, kv_heads, keys, d]), s before
-masking, M and M * p (each [batch, heads, queries, keys]), and each head's y ([batch, heads, queries, d])."""
+Passing = Literal["queries", "keys", "values", "scores", "gates", "weights", "outputs"]
+"""What can be tapped, in the order in which it passes: queries ([batch, heads, queries, d]), keys and values ([batch,
+kv_heads, keys, d]) as they arrive, s before masking, M and M * p (each [batch, heads, queries, keys]), and each head's y
+([batch, heads, queries, d])."""
 _MATRICES = frozenset({"scores", "gates", "weights"})
 Edit = Callable[[int, Tensor], Tensor | None]
 """Called with the layer's number and the tensor; gives its replacement, or None to leave it."""

@@ -99,19 +99,19 @@ class Replay:
         few = self.metric == "logit difference" and isinstance(head, nn.Linear)
         with ExitStack() as stack:
             for each in layers[:layer]:
-                stack.enter_context(_forward(each, lambda hidden_states, *args, **kwargs: hidden_states))
+                stack.enter_context(computing(each, lambda hidden_states, *args, **kwargs: hidden_states))
             stack.enter_context(entering(layers[layer], lambda _: hidden))
             stack.enter_context(_continuing(model, self.prefix, copies, layer))
             for module in model.modules():
                 if isinstance(module, NewGELUActivation):  # the same function in one pass instead of eight
-                    stack.enter_context(_forward(module, partial(F.gelu, approximate="tanh")))
+                    stack.enter_context(computing(module, partial(F.gelu, approximate="tanh")))
             mlp = getattr(layers[-1], "mlp", None)
             if not whole and isinstance(mlp, nn.Module):
-                stack.enter_context(_forward(mlp, _last_token_only(mlp, prompts, self.first)))
+                stack.enter_context(computing(mlp, _last_token_only(mlp, prompts, self.first)))
             unembed = (
                 _answers_only(head, prompts, self.first) if few else _last_only(head, prompts, self.first)
             )
-            stack.enter_context(_forward(head, unembed))
+            stack.enter_context(computing(head, unembed))
             stack.enter_context(tap(model, edit={} if outputs is None else {"outputs": outputs}))
             logits = model(
                 inputs_embeds=torch.zeros_like(hidden), position_ids=position, use_cache=False
@@ -147,7 +147,7 @@ def _record(
     with ExitStack() as stack:
         for i, layer in enumerate(layers):
             stack.enter_context(entering(layer, lambda x, i=i: hidden.setdefault(i, x)))
-        stack.enter_context(_forward(head, _last_only(head, prompts, 0)))
+        stack.enter_context(computing(head, _last_only(head, prompts, 0)))
         seen = stack.enter_context(tap(model, read=["keys", "values", "outputs"]))
         logits = model(input_ids=ids, use_cache=False).logits[:, 0]
     scores = score(logits, prompts, metric)
@@ -191,7 +191,7 @@ def leaving(module: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Ite
 
 
 @contextmanager
-def _forward(module: nn.Module, forward: Hook) -> Iterator[None]:
+def computing(module: nn.Module, forward: Hook) -> Iterator[None]:
     """Let a module compute something else."""
     own = module.__dict__.get("forward")  # others, such as accelerate, may have done the same
     module.forward = forward

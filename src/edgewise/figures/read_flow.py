@@ -17,7 +17,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import evaluating
 from edgewise.figures.flow import Edge, Flow, Flows, draw_flow
 from edgewise.pocket import addition
-from edgewise.tasks.align import Refused, check_fast, encode
+from edgewise.tasks.prompt import read_prompt
 
 SUMS = ("53+21", "36+28", "43+59")
 """No carry, one, and two."""
@@ -78,21 +78,12 @@ def _texts(prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[s
 
 
 def _read(model: Any, name: str, prompt: str, text: str, tokenizer: Any) -> Flow:
-    check_fast(tokenizer)
-    try:
-        (read,) = encode(tokenizer, [text])
-    except Refused as refused:
-        raise EdgewiseError(f"{name} cannot read this prompt: {refused}") from refused
-    most = min(LONGEST, getattr(model.config.get_text_config(), "max_position_embeddings", LONGEST))
-    if not 1 <= len(read.ids) <= most:
-        raise EdgewiseError(f"the prompt has {len(read.ids)} tokens; give {name} one of 1 to {most}")
+    read = read_prompt(model, name, tokenizer, text, LONGEST)
+    tokens = read.tokens
     ids = torch.tensor([read.ids], device=model.device)
     with torch.no_grad(), evaluating(model), tap(model, read=["weights"]) as seen:
         said = model(input_ids=ids, use_cache=False).logits[0].argmax(-1).tolist()
     weights = {layer: x[0].float().cpu() for layer, x in sorted(seen.last["weights"].items())}
-    words = [tokenizer.decode([i]) for i in read.ids]
-    # a character in several tokens is shown whole at each of them
-    tokens = [text[a:b] if "�" in word else word for word, (a, b) in zip(words, read.spans, strict=True)]
     asked = [token == "?" for token in tokens] if _adds(tokenizer) else [False] * (len(tokens) - 1) + [True]
     answers = [tokenizer.decode([i]) if here else "" for i, here in zip(said, asked, strict=True)]
     return Flow(
