@@ -72,13 +72,13 @@ def sparsify(
     if config.track and not accelerator.log_with:
         raise EdgewiseError(f"--track {config.track} needs a package: pip install {config.track}")
     config, position = _begin_or_resume(config, screen)
-    name = _name(model)
+    name = known_name(model)
     dense = model if isinstance(model, PreTrainedModel) else load(model)
     if gate_config(install(dense)) is not None:
         raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")
     if tokenizer is None and name and (data is not None or name in pocket.NAMES):
         tokenizer = load_tokenizer(name)
-    found = _data(name, data, config, dense, tokenizer)
+    found = training_data(name, data, config, dense, tokenizer)
     with evaluating(dense):
         run = Run(dense, found, config, accelerator)
         if config.track:
@@ -96,7 +96,7 @@ def sparsify(
                 accelerator.end_training()
 
 
-def _name(model: str | Path | PreTrainedModel) -> str:
+def known_name(model: str | Path | PreTrainedModel) -> str:
     """What the model is called, a shipped one by its own name; empty for one that was never loaded from anywhere."""
     name = (model.name_or_path or "") if isinstance(model, PreTrainedModel) else str(model)
     return {str(pocket.folder(shipped)): shipped for shipped in pocket.NAMES}.get(name, name)
@@ -133,7 +133,7 @@ def _tuple(x: Any) -> Any:
     return tuple(x) if isinstance(x, list) else x
 
 
-def _data(
+def training_data(
     name: str,
     data: Any,
     config: SparsifyConfig,
@@ -223,7 +223,7 @@ def _train(run: Run, screen: Screen) -> str:
     deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
     most = math.inf if config.token_limit is None else config.token_limit // run.tokens_per_step
     stopped = "all steps done"
-    with screen.live(run) as line, _signals() as asked:
+    with screen.live(run) as line, catching_signals() as asked:
         while run.step_number < run.steps:
             now = time.monotonic()
             flags = [0.0, float(bool(asked)), 0.0, 0.0]
@@ -285,7 +285,7 @@ def _steps_in_time(step: int, first: int, spent: float, left: float) -> float:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def catching_signals() -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM finish the step and save. A second Ctrl-C stops at once."""
     asked: list[int] = []
 

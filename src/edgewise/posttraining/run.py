@@ -5,7 +5,6 @@ import copy
 import itertools
 import json
 import logging
-import shutil
 import time
 import warnings
 from collections.abc import Iterator
@@ -271,26 +270,9 @@ class Run:
 
     def save_snapshot(self) -> Path:
         """Write the whole state, atomically; once for each step."""
-        accelerator, folder = self.accelerator, self.snapshot_folder
-        writing, final = folder / ".writing", folder / snapshot.name(self.step_number)
         if self.saved_step == self.step_number:
-            return final
-        try:
-            if accelerator.is_main_process:
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(writing, ignore_errors=True)
-                writing.mkdir()
-            accelerator.wait_for_everyone()
-            accelerator.save_state(str(writing))
-            accelerator.wait_for_everyone()
-            if accelerator.is_main_process:
-                snapshot.seal(writing, self.position())
-                snapshot.publish(writing, final)
-        except Exception as error:  # each library that writes has its own way to say that the disk is full
-            explained = snapshot.explain_write_error(error, folder)
-            shutil.rmtree(writing, ignore_errors=True)
-            raise explained from error
-        accelerator.wait_for_everyone()
+            return self.snapshot_folder / snapshot.name(self.step_number)
+        final = snapshot.write(self.accelerator, self.snapshot_folder, self.step_number, self.position())
         self.saved_step = self.step_number
         return final
 

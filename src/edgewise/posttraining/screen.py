@@ -17,7 +17,7 @@ from edgewise.evaluation import Measured
 if TYPE_CHECKING:
     from edgewise.posttraining.run import Run, StepLog
 
-_QUIET_SECONDS = 30.0  # between lines where there is no terminal to repaint
+QUIET_SECONDS = 30.0  # between lines where there is no terminal to repaint
 
 
 class Screen:
@@ -51,8 +51,8 @@ class Screen:
             "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
             "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens"
             + "".join(f", or until {stop}" for stop in stops),
-            "time": f"about {_span(steps * seconds)} ({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
-            "memory": f"about {_memory(run) / 2**30:.1f} GB",
+            "time": f"about {span(steps * seconds)} ({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
+            "memory": f"about {memory_of(run) / 2**30:.1f} GB",
             "keep": f"held-out loss <= {dense.ce:.4f} + {config.margin:g} nats ({dense.tokens:,} tokens)",
             "results": str(config.out),
         }
@@ -71,14 +71,14 @@ class Screen:
             def line(seen: "StepLog") -> None:
                 nonlocal printed
                 now = time.monotonic()
-                if not terminal and now - printed < _QUIET_SECONDS and run.step_number < run.steps:
+                if not terminal and now - printed < QUIET_SECONDS and run.step_number < run.steps:
                     return
                 pace = (now - began) / (run.step_number - first)
                 text = (
                     f"{100 * run.step_number / run.steps:.0f} % · {run.tokens_per_step / pace:,.0f} tokens/s · "
                     f"loss {seen.dense_ce:.3f} {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
                     f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g} · "
-                    f"{_span(pace * (run.steps - run.step_number))} left"
+                    f"{span(pace * (run.steps - run.step_number))} left"
                 )
                 if terminal:
                     bar.update(task, completed=run.step_number, total=run.steps, description=text)
@@ -107,11 +107,11 @@ class Screen:
         print(out)
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _memory(run: "Run") -> int:
+def memory_of(run: "Run") -> int:
     """What the measured steps took at most, and the optimizer's two moments, which come with the first update."""
     moments = 8 * sum(p.numel() for p in run.model.parameters() if p.requires_grad)
     if run.accelerator.device.type == "cuda":

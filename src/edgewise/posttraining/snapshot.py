@@ -12,9 +12,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgewise.errors import EdgewiseError, first_line
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 _LIST, _POSITION = "files.json", "position.json"
 _KEPT = 2
@@ -27,6 +30,28 @@ def name(step: int) -> str:
 def snapshots(folder: Path) -> list[Path]:
     """Newest first."""
     return sorted(folder.glob("step-*"), reverse=True)
+
+
+def write(accelerator: "Accelerator", folder: Path, step: int, position: dict[str, Any]) -> Path:
+    """Write the whole state of all that an accelerator has prepared, atomically."""
+    writing, final = folder / ".writing", folder / name(step)
+    try:
+        if accelerator.is_main_process:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(writing, ignore_errors=True)
+            writing.mkdir()
+        accelerator.wait_for_everyone()
+        accelerator.save_state(str(writing))
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            seal(writing, position)
+            publish(writing, final)
+    except Exception as error:  # each library that writes has its own way to say that the disk is full
+        told = explain_write_error(error, folder)
+        shutil.rmtree(writing, ignore_errors=True)
+        raise told from error
+    accelerator.wait_for_everyone()
+    return final
 
 
 def seal(writing: Path, position: dict[str, Any]) -> None:

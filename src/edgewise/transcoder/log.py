@@ -1,0 +1,45 @@
+"""log.jsonl: one line for a step, one for a look at held-out text."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgewise.posttraining import snapshot
+
+if TYPE_CHECKING:
+    from edgewise.transcoder.run import TranscoderRun
+
+
+class Log:
+    """Written by one process. What a resumed run will do again is cut off first."""
+
+    def __init__(self, path: Path, step: int, is_main: bool):
+        self.file = None
+        self.explained = partial(snapshot.explained, path.parent / "snapshots", path.name)
+        if not is_main:
+            return
+        kept = []
+        with self.explained():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if step and path.is_file():
+                for line in path.read_text().splitlines():
+                    try:
+                        if json.loads(line)["step"] <= step:
+                            kept.append(line + "\n")
+                    except ValueError:  # the last line of a killed run
+                        continue
+            path.write_text("".join(kept))
+            self.file = path.open("a")
+
+    def write(self, run: "TranscoderRun", **values: Any) -> None:
+        if self.file is None:
+            return
+        line = {"step": run.step_number, "tokens": run.tokens, "seconds": round(run.seconds, 2), **values}
+        with self.explained():
+            self.file.write(json.dumps(line) + "\n")
+            self.file.flush()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()

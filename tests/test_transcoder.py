@@ -1,0 +1,529 @@
+"""Transcoders: their equations, their files, their training, and a model whose MLPs they replace."""
+
+import json
+import os
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hosts import host, text
+from runs import CONTEXT, ROWS, save_host, save_text
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import edgewise
+from edgewise.attention.interface import install
+from edgewise.circuits.replay import leaving
+from edgewise.data import IGNORE, Batch
+from edgewise.errors import EdgewiseError
+from edgewise.evaluation import run_model
+from edgewise.model.adapter import decoder_layers, parts_of
+from edgewise.posttraining import loop
+from edgewise.posttraining.loop import Interrupted
+from edgewise.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
+from edgewise.transcoder.config import FeaturesConfig, TranscoderConfig
+from edgewise.transcoder.evaluation import evaluate_transcoder
+from edgewise.transcoder.features import contexts_for, promoted_tokens, top_contexts
+from edgewise.transcoder.mixing import MIXED, MixedActivations
+from edgewise.transcoder.objective import DEAD, STREAM, Objective
+from edgewise.transcoder.run import TranscoderRun
+from edgewise.transcoder.show import show_features
+from edgewise.transcoder.store import info_of, load_transcoder, save_transcoder
+from edgewise.transcoder.train import train_transcoder
+from edgewise.transcoder.transcoder import STEEPNESS, JumpReLU, Transcoder
+
+KINDS = ["gpt2", "llama", "gpt_neox"]
+L, F, D = 3, 10, 32
+
+
+def model_of(kind: str, gated: bool = False) -> Any:
+    model: Any = host(kind)
+    return (edgewise.gate(model, edgewise.GateConfig("relative", b=2.0)) if gated else install(model)).eval()
+
+
+def random_transcoder(model, features: int = F) -> Transcoder:
+    """Every number of it is something else than at the start."""
+    transcoder = Transcoder(info_of(model, "tiny", features), seed=1)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in transcoder.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+        transcoder.input_scale.uniform_(0.5, 2)
+        transcoder.output_scale.uniform_(0.5, 2)
+    return transcoder
+
+
+def batch_of(rows: int = 3) -> Batch:
+    ids = text(rows)
+    return Batch(ids, nn.functional.pad(ids[:, 1:], (0, 1), value=IGNORE), None)
+
+
+def by_hand(transcoder: Transcoder, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Activations and outputs, one number after the other."""
+    n = x.shape[1]
+    a = torch.zeros(L, n, F)
+    y = transcoder.decoder_bias.detach()[:, None].repeat(1, n, 1)
+    for l in range(L):
+        for token in range(n):
+            for i in range(F):
+                scaled = x[l, token] * transcoder.input_scale[l]
+                h = transcoder.encoder[l, i] @ scaled + transcoder.encoder_bias[l, i]
+                if h > transcoder.log_threshold[l, i].exp():
+                    a[l, token, i] = h
+                    for m in range(l, L):
+                        y[m, token] += h * transcoder.decoders[l][i, (m - l) * D : (m - l + 1) * D]
+    return a, y * transcoder.output_scale[:, None, None]
+
+
+# --------------------------------------------------------------------------------------------------- the equations
+
+
+@torch.no_grad()
+def test_encoding_and_decoding_are_the_equations_written_out():
+    transcoder, x = random_transcoder(model_of("gpt2")), torch.randn(L, 5, D)
+    a, y = by_hand(transcoder, x)
+    assert 0 < (a > 0).float().mean() < 1
+    torch.testing.assert_close(transcoder.encode(x), a)
+    torch.testing.assert_close(transcoder.decode(a), y)
+    torch.testing.assert_close(transcoder.threshold, transcoder.log_threshold.exp())
+
+
+@torch.no_grad()
+def test_reads_and_writes_are_in_the_models_units():
+    transcoder, x = random_transcoder(model_of("gpt2")), torch.randn(L, 5, D)
+    h, a = transcoder.preactivations(x), transcoder.encode(x)
+    y = transcoder.output_bias[:, None].repeat(1, 5, 1)
+    for l in range(L):
+        encoder, bias = transcoder.reads(l)
+        torch.testing.assert_close(x[l] @ encoder.T + bias, h[l])
+        assert transcoder.writes(l).shape == (F, L - l, D)
+        y[l:] += torch.einsum("nf,fmd->mnd", a[l], transcoder.writes(l))
+    torch.testing.assert_close(y, transcoder.decode(a))
+
+
+def test_jumprelu_learns_its_threshold_through_a_rectangle():
+    h = torch.tensor([[[-1.0], [0.1], [0.29], [0.31], [0.7], [0.9]]], requires_grad=True)
+    theta = torch.tensor([[0.3]], requires_grad=True)
+    a = JumpReLU.apply(h, theta)
+    assert a.flatten().tolist() == pytest.approx([0, 0, 0, 0.31, 0.7, 0.9])
+    g = torch.tensor([1.0, 2, 3, 4, 5, 6]).view(1, 6, 1)
+    a.backward(g)
+    assert h.grad is not None and theta.grad is not None
+    assert h.grad.flatten().tolist() == [0, 0, 0, 4, 5, 6]
+    # -theta / width, where |h - theta| < 1/2: all but the first and the last
+    assert theta.grad.item() == pytest.approx(-0.3 * (2 + 3 + 4 + 5))
+
+
+def test_the_loss_is_the_equations_written_out():
+    transcoder = random_transcoder(model_of("gpt2"))
+    x, y = torch.randn(L, 4, D), torch.randn(L, 4, D)
+    loss = Objective(transcoder, torch.tensor([0.0, 0.5, 1.0]))(x, y, 0.1)
+    with torch.no_grad():
+        a, given = by_hand(transcoder, x)
+        h, total = transcoder.preactivations(x), torch.zeros(())
+        for m in range(L):
+            total += (1 + STREAM * m / 2) * (((y[m] - given[m]) / transcoder.output_scale[m]) ** 2).mean()
+            norms = transcoder.decoders[m].norm(dim=1)
+            total += 0.1 * torch.tanh(STEEPNESS * a[m] * norms).sum() / 4
+            total += DEAD * (torch.relu(transcoder.threshold[m] - h[m]) * norms).sum() / 4
+    assert loss.total.item() == pytest.approx(total.item(), rel=1e-5)
+    assert loss.l0.tolist() == pytest.approx(((a > 0).sum((1, 2)) / 4).tolist())
+    loss.total.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in transcoder.parameters())
+
+
+# ----------------------------------------------------------------------------------------- a model and its replacement
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["dense", "gated"])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_replaced_model_runs_on_its_own_stream(kind, gated):
+    """Against hooks that replace one MLP after the other, each from what enters it in the model replaced so far."""
+    model, batch = model_of(kind, gated), batch_of()
+    transcoder = random_transcoder(model)
+    with replaced_mlps(model, transcoder):
+        logits = run_model(model, batch)
+    outputs: list[Tensor] = []
+    for layer in range(L):  # later MLPs do not matter to what enters this one
+        with giving(model, outputs):
+            x, _ = mlp_activations(model, batch)
+        outputs.append(transcoder.decode(transcoder.encode(x))[layer].view(3, 24, D))
+    with giving(model, outputs):
+        expected = run_model(model, batch)
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def giving(model, outputs: list[Tensor]) -> ExitStack:
+    """The first MLPs give what they are told."""
+    stack = ExitStack()
+    for mlp, y in zip(mlps_of(model), outputs, strict=False):
+        stack.enter_context(leaving(mlp, lambda _, y=y: y))
+    return stack
+
+
+class Rectified(nn.Module):
+    """An MLP that a transcoder can say exactly: relu(x W + b) V + c."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(D, F), nn.Linear(F, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def exactly_explained(kind: str = "llama"):
+    """A model with such MLPs, and the transcoder that says what they do."""
+    model = model_of(kind)
+    torch.manual_seed(5)
+    for layer in decoder_layers(model):
+        layer.mlp = Rectified()
+    transcoder = Transcoder(info_of(model, "tiny", F))
+    with torch.no_grad():
+        transcoder.input_scale.uniform_(0.5, 2)
+        transcoder.output_scale.uniform_(0.5, 2)
+        transcoder.log_threshold.fill_(-20)
+        mlp: Any
+        for l, mlp in enumerate(mlps_of(model)):
+            transcoder.encoder[l] = mlp.up.weight / transcoder.input_scale[l]
+            transcoder.encoder_bias[l] = mlp.up.bias
+            transcoder.decoders[l].zero_()
+            transcoder.decoders[l][:, :D] = mlp.down.weight.T / transcoder.output_scale[l]
+            transcoder.decoder_bias[l] = mlp.down.bias / transcoder.output_scale[l]
+    return model, transcoder
+
+
+def test_a_perfect_transcoder_explains_everything():
+    model, transcoder = exactly_explained()
+    measured = evaluate_transcoder(model, transcoder, batch_of())
+    assert measured.explained_variance == pytest.approx([1.0] * L, abs=1e-6)
+    assert measured.difference == pytest.approx(0, abs=1e-5)
+    assert measured.tokens == 3 * 23
+    a = transcoder.encode(mlp_activations(model, batch_of())[0])
+    assert measured.l0 == pytest.approx((a > 0).sum((1, 2)).div(3 * 24).tolist())
+    assert measured.dead == pytest.approx((~(a > 0).any(1)).float().mean(1).tolist())
+
+
+def test_the_mean_explains_nothing():
+    model, transcoder = exactly_explained()
+    _, y = mlp_activations(model, batch_of())
+    with torch.no_grad():
+        transcoder.log_threshold.fill_(20)
+        transcoder.decoder_bias.copy_(y.mean(1) / transcoder.output_scale[:, None])
+    measured = evaluate_transcoder(model, transcoder, batch_of())
+    assert measured.explained_variance == pytest.approx([0.0] * L, abs=1e-6)
+    assert measured.l0 == [0.0] * L and measured.dead == [1.0] * L
+
+
+@torch.no_grad()
+def test_documents_of_a_row_stay_apart():
+    model, ids = model_of("llama"), text(1)
+    positions = torch.cat([torch.arange(10), torch.arange(14)])[None]
+    x, y = mlp_activations(model, Batch(ids, ids, positions))
+    parts = [mlp_activations(model, Batch(part, part, None)) for part in (ids[:, :10], ids[:, 10:])]
+    torch.testing.assert_close(x, torch.cat([part[0] for part in parts], 1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(y, torch.cat([part[1] for part in parts], 1), rtol=1e-4, atol=1e-4)
+
+
+# --------------------------------------------------------------------------------------------------------- the files
+
+
+def test_a_saved_transcoder_is_the_same(tmp_path):
+    model = model_of("gpt2")
+    transcoder = random_transcoder(model)
+    loaded = load_transcoder(save_transcoder(transcoder, tmp_path / "a"), model)
+    assert loaded.config == transcoder.config
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(loaded.state_dict().values(), transcoder.state_dict().values(), strict=True)
+    )
+    save_transcoder(transcoder, tmp_path / "b", "float16")
+    small, x = load_transcoder(tmp_path / "b", model), torch.randn(L, 5, D)
+    assert small.encoder.dtype == torch.float32
+    torch.testing.assert_close(small.preactivations(x), transcoder.preactivations(x), rtol=0, atol=2e-2)
+    sizes = [(tmp_path / name / "transcoder.safetensors").stat().st_size for name in "ab"]
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_another_model_is_refused(tmp_path):
+    model = model_of("gpt2")
+    folder = save_transcoder(random_transcoder(model), tmp_path)
+    load_transcoder(folder, model.to(torch.bfloat16))  # the same, rounded
+    model = model_of("gpt2")
+    with pytest.raises(EdgewiseError, match="dense model, tiny; this one is sparse"):
+        load_transcoder(folder, model_of("gpt2", gated=True))
+    with torch.no_grad():  # hardly trained
+        mlp: Any = mlps_of(model)[1]
+        weight = mlp.c_fc.weight
+        weight += 0.05 * weight.std() * torch.randn_like(weight)
+    with pytest.raises(EdgewiseError, match="not those of this model"):
+        load_transcoder(folder, model)
+    with pytest.raises(EdgewiseError, match="3 layers of width 32; this model has 6 of width 128"):
+        load_transcoder(folder, edgewise.load("pocket"))
+    twin = model_of("gpt2", gated=True)
+    save_transcoder(random_transcoder(twin), folder)
+    load_transcoder(folder, twin)
+    with edgewise.mode(twin, "dense"), pytest.raises(EdgewiseError, match="this one is dense"):
+        load_transcoder(folder, twin)
+
+
+def test_pocket_and_its_twin_are_told_apart(tmp_path):
+    dense, twin = edgewise.load("pocket"), edgewise.load("pocket-sparse")
+    info = replace(info_of(dense, "pocket", 4), gated=True)
+    save_transcoder(Transcoder(info), tmp_path)
+    with pytest.raises(EdgewiseError, match="not those of this model"):
+        load_transcoder(tmp_path, twin)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), "holds no transcoder"),
+        (lambda f: (f / "config.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "gpt2"}'), "something else"),
+        (lambda f: (f / "transcoder.safetensors").unlink(), "is missing"),
+        (lambda f: (f / "transcoder.safetensors").write_bytes(b"x" * 99), "truncated or damaged"),
+        (lambda f: rewrite(f, format=99), "newer edgewise"),
+        (lambda f: rewrite(f, features=11), "other sizes"),
+        (lambda f: rewrite(f, features="many"), "describes no transcoder"),
+        (lambda f: spoil(f), "not finite"),
+    ],
+)
+def test_damaged_folders_are_refused_in_one_line(tmp_path, damage, message):
+    folder = save_transcoder(random_transcoder(model_of("gpt2")), tmp_path)
+    damage(folder)
+    with pytest.raises(EdgewiseError, match=message) as error:
+        load_transcoder(folder)
+    assert "\n" not in str(error.value)
+
+
+def rewrite(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+
+def spoil(folder):
+    state = load_file(folder / "transcoder.safetensors")
+    state["encoder"][0, 0, 0] = float("nan")
+    save_file(state, folder / "transcoder.safetensors")
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def settings(out, steps: int = 40, **others) -> TranscoderConfig:
+    asked = {"rows": ROWS, "tokens": str(steps * ROWS * CONTEXT), **others}
+    return TranscoderConfig(out=out, **asked)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    return str(save_host(folder / "model")), str(save_text(folder / "text.txt"))
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "out"
+    return train_transcoder(*tiny, settings(out))
+
+
+def test_training_explains_and_leaves_everything_in_its_folder(trained, tiny):
+    measured, folder = trained.evaluation, trained.folder
+    assert measured.mean_explained_variance > 0.3
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["explained_variance"] == measured.explained_variance
+    assert summary["tokens"] == 40 * ROWS * CONTEXT and summary["features"] == 4 * D
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "mse" in line]
+    assert [line["step"] for line in steps] == list(range(1, 41))
+    assert steps[-1]["mse"] < 0.8 * steps[0]["mse"]
+    loaded = load_transcoder(folder, edgewise.load(tiny[0]))
+    assert loaded.config.evaluation["loss"] == measured.loss
+    assert loaded.config.training["steps"] == 40
+
+
+def stopping(monkeypatch, number: int, do):
+    step = TranscoderRun.step
+
+    def watched(run, *args):
+        if run.step_number == number:
+            do(run)
+        return step(run, *args)
+
+    monkeypatch.setattr(TranscoderRun, "step", watched)
+
+
+@pytest.mark.parametrize("at", [5, MIXED - 2])
+def test_an_interrupted_run_goes_on_bit_by_bit(trained, tiny, tmp_path, monkeypatch, at):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(Interrupted, match=f"step {at + 2} of 40 and saved; go on with --resume"),
+    ):
+        stopping(patch, at, lambda run: os.kill(os.getpid(), signal.SIGTERM))
+        train_transcoder(*tiny, settings(tmp_path))
+    resumed = train_transcoder(*tiny, TranscoderConfig(out=tmp_path, resume=True))
+    again = zip(
+        resumed.transcoder.state_dict().values(), trained.transcoder.state_dict().values(), strict=True
+    )
+    assert all(torch.equal(a, b) for a, b in again)
+    assert resumed.evaluation == trained.evaluation
+
+
+def test_a_run_that_breaks_says_where_to_go_on(tiny, tmp_path, monkeypatch):
+    def spoil_weights(run):
+        run.transcoder.encoder.data.fill_(float("nan"))
+
+    stopping(monkeypatch, 3, spoil_weights)
+    with pytest.raises(
+        EdgewiseError, match=r"stopped at step 3: .*step-000000003: go on from it with --resume --lr"
+    ):
+        train_transcoder(*tiny, settings(tmp_path, save_minutes=0))
+
+
+def test_a_run_begins_from_another_transcoder(trained, tiny, tmp_path):
+    begun = train_transcoder(*tiny, settings(tmp_path / "a", steps=1, start_from=trained.folder, lr=1e-9))
+    torch.testing.assert_close(begun.transcoder.encoder, trained.transcoder.encoder)
+    with pytest.raises(EdgewiseError, match="has 2 layers of 128 features"):
+        train_transcoder(*tiny, settings(tmp_path / "b", start_from=trained.folder, features=7))
+
+
+def test_a_gated_twin_is_trained_like_a_dense_model(tmp_path, monkeypatch):
+    few = partial(loop.shipped_data, held_out_rows=8)
+    monkeypatch.setattr(loop, "shipped_data", few)
+    config = TranscoderConfig(out=tmp_path / "out", tokens="1K", features=8, rows=2)
+    result = train_transcoder("pocket-sparse", config=config)
+    assert result.transcoder.config.gated and result.transcoder.config.model == "pocket-sparse"
+
+
+def test_what_cannot_be_done_is_said_in_one_line(trained, tiny, tmp_path):
+    model, data = tiny
+    cases = [
+        (lambda: train_transcoder(model, config=settings(tmp_path)), "brings no text of its own"),
+        (
+            lambda: train_transcoder(model, data, settings(tmp_path, context=4096)),
+            "longer than the model's own",
+        ),
+        (lambda: train_transcoder(model, data, settings(tmp_path, resume=True)), "no run to resume"),
+        (lambda: train_transcoder(model, data, settings(trained.folder)), "holds a run already"),
+        (
+            lambda: train_transcoder(model, data, replace(settings(trained.folder, l0=1.0), resume=True)),
+            "without --l0",
+        ),
+        (lambda: train_transcoder(model, data, settings(tmp_path / "a", tokens="3")), "less than one step"),
+        (lambda: TranscoderConfig(features=0), "--features must be positive"),
+        (lambda: FeaturesConfig(layer=0, feature=()), "name a feature"),
+    ]
+    for attempt, message in cases:
+        with pytest.raises(EdgewiseError, match=message) as error:
+            attempt()
+        assert "\n" not in str(error.value)
+
+
+def test_features_of_deep_models_stay_bearable():
+    config = TranscoderConfig()
+    assert config.features_for(6, 128) == 512
+    assert config.features_for(12, 768) == 4 * 768
+    assert config.features_for(30, 576) == 2 * 576
+    assert config.features_for(32, 4096) == 4096
+    assert TranscoderConfig(features=100).features_for(32, 4096) == 100
+
+
+@torch.no_grad()
+def test_mixing_gives_every_token_once_and_goes_on_where_it_was():
+    model = model_of("gpt2")
+
+    class Counted:
+        context, name, step = 24, "counted", 0
+
+        def take(self, n):
+            self.step += 1
+            ids = text(n, seed=self.step)
+            return Batch(ids, ids, None)
+
+        def state_dict(self):
+            return {"step": self.step}
+
+        def load_state_dict(self, state):
+            self.step = state["step"]
+
+    mixed = MixedActivations(model, Counted(), 2, seed=0)
+    states, xs = [], []
+    for _ in range(MIXED + 3):
+        states.append(mixed.state_dict())
+        xs.append(mixed.take()[0])
+    plain, _ = mlp_activations(model, Batch(text(2 * MIXED, seed=1), text(2 * MIXED, seed=1), None))
+    seen = torch.cat(xs[:MIXED], 1)
+    assert seen.shape == plain.shape
+    order = lambda x: x[0, x[0, :, 0].argsort()]  # noqa: E731
+    torch.testing.assert_close(order(seen), order(plain), rtol=1e-4, atol=1e-4)
+    for place in (0, 7, MIXED, MIXED + 2):
+        again = MixedActivations(model, Counted(), 2, seed=0)
+        again.load_state_dict(json.loads(json.dumps(states[place])))
+        assert torch.equal(again.take()[0], xs[place])
+    halves = [MixedActivations(model, Counted(), 2, 0, index, 2) for index in range(2)]
+    shared = torch.cat([half.take()[0] for _ in range(MIXED) for half in halves], 1)
+    torch.testing.assert_close(order(shared), order(plain), rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------- features
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_top_contexts_are_the_strongest_rows(kind):
+    model, batch = model_of(kind), batch_of(rows=200)  # more than one piece
+    transcoder = random_transcoder(model)
+    found = contexts_for(model, transcoder, batch, [(1, 3), (0, 2), (1, 0)], k=4, around=3)
+    x, _ = mlp_activations(model, batch)
+    for (layer, feature), contexts in found.items():
+        a = transcoder.encode(x)[layer, :, feature].view(200, 24)
+        best = a.max(1).values.topk(4)
+        assert [c.activation for c in contexts] == pytest.approx(best.values.tolist(), rel=1e-3)
+        for context in contexts:
+            assert a[context.row, context.position].item() == pytest.approx(context.activation, rel=1e-3)
+            first = max(0, context.position - 3)
+            assert context.ids == batch.ids[context.row, first : context.position + 4].tolist()
+            assert context.peak == context.position - first
+    single = top_contexts(model, transcoder, None, batch, 1, 3, k=4, around=3)
+    assert [c.position for c in single] == [c.position for c in found[1, 3]]
+    transcoder.log_threshold.fill_(20.0)
+    assert contexts_for(model, transcoder, batch_of(), [(0, 0)], k=4) == {(0, 0): []}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_promoted_tokens_go_through_the_final_norm(kind):
+    model = model_of(kind)
+    transcoder = random_transcoder(model)
+    norm: Any = parts_of(model).final_norm
+    norm.weight.uniform_(0.5, 2)
+    written = transcoder.writes(1)[4].sum(0)
+    if kind != "llama":  # a LayerNorm takes the mean away
+        written = written - written.mean()
+    logits = model.get_output_embeddings().weight @ (norm.weight * written)
+    logits = (logits - logits.mean()) / written.square().mean().sqrt()
+    promoted = promoted_tokens(model, transcoder, 1, 4, k=5)
+    assert [token for token, _ in promoted.raised] == logits.topk(5).indices.tolist()
+    assert [value for _, value in promoted.raised] == pytest.approx(logits.topk(5).values.tolist(), rel=1e-3)
+    assert [token for token, _ in promoted.lowered] == (-logits).topk(5).indices.tolist()
+    with pytest.raises(EdgewiseError, match="no feature 99 in layer 1"):
+        promoted_tokens(model, transcoder, 1, 99)
+
+
+def test_features_are_shown(tiny, trained, capsys):
+    _, data = tiny
+    busiest = trained.transcoder.encode(torch.randn(2, 500, D)).sum(1)[1].argmax().item()
+    show_features(trained.folder, FeaturesConfig(1, (int(busiest), 3), data=(data,), tokens="2K", k=3))
+    shown = capsys.readouterr().out
+    assert f"layer 1, feature {busiest}" in shown and "layer 1, feature 3" in shown
+    assert shown.count("raises") == shown.count("lowers") == 2
+    with pytest.raises(EdgewiseError, match="no feature 5 in layer 9"):
+        show_features(trained.folder, FeaturesConfig(9, (5,), data=(data,)))
+    with pytest.raises(EdgewiseError, match="brings no text of its own"):
+        show_features(trained.folder, FeaturesConfig(1, (5,)))
