@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from edgewise.figures.map_grid import MapLook as MapLook
     from edgewise.figures.map_grid import draw_maps as draw_maps
     from edgewise.figures.read_flow import collect_flow as collect_flow
+    from edgewise.figures.trace_diagram import draw_trace as draw_trace
     from edgewise.figures.wiring import draw_wiring as draw_wiring
     from edgewise.model_info import ModelInfo as ModelInfo
     from edgewise.model_info import info as info
@@ -46,6 +47,13 @@ if TYPE_CHECKING:
     from edgewise.posttraining.loop import sparsify as sparsify
     from edgewise.tasks.generate import make_task as make_task
     from edgewise.tasks.pairs import Task as Task
+    from edgewise.tracing.config import TraceConfig as TraceConfig
+    from edgewise.tracing.explain import trace as trace
+    from edgewise.tracing.result import Trace as Trace
+    from edgewise.transcoder.config import TranscoderConfig as TranscoderConfig
+    from edgewise.transcoder.store import load_transcoder as load_transcoder
+    from edgewise.transcoder.train import train_transcoder as train_transcoder
+    from edgewise.transcoder.transcoder import Transcoder as Transcoder
 
 __version__ = "0.1.0"
 
@@ -64,11 +72,16 @@ _HOME = {
     "SparsifyResult": "posttraining.loop",
     "Tap": "attention.tap",
     "Task": "tasks.pairs",
+    "Trace": "tracing.result",
+    "TraceConfig": "tracing.config",
+    "Transcoder": "transcoder.transcoder",
+    "TranscoderConfig": "transcoder.config",
     "collect_flow": "figures.read_flow",
     "collect_maps": "figures.collect_maps",
     "draw_curves": "figures.curves",
     "draw_flow": "figures.flow",
     "draw_maps": "figures.map_grid",
+    "draw_trace": "figures.trace_diagram",
     "draw_wiring": "figures.wiring",
     "evaluate_models": "evaluation",
     "find_circuits": "circuits.find",
@@ -79,12 +92,15 @@ _HOME = {
     "install": "attention.interface",
     "load": "checkpoint",
     "load_tokenizer": "checkpoint",
+    "load_transcoder": "transcoder.store",
     "make_task": "tasks.generate",
     "mode": "attention.edge_gate",
     "save": "checkpoint",
     "save_figure": "drawing",
     "sparsify": "posttraining.loop",
     "tap": "attention.tap",
+    "trace": "tracing.explain",
+    "train_transcoder": "transcoder.train",
 }
 __all__ = sorted(_HOME)  # pyright: ignore
 

@@ -9,6 +9,8 @@ import tyro
 from edgewise.circuits.config import CircuitConfig
 from edgewise.errors import EdgewiseError
 from edgewise.posttraining.config import SparsifyConfig, count
+from edgewise.tracing.config import TraceConfig
+from edgewise.transcoder.config import FeaturesConfig, TranscoderConfig
 
 
 def info(model: Annotated[str, tyro.conf.Positional], json: bool = False) -> None:
@@ -197,6 +199,67 @@ def maps(
     screen.say(f"attention-maps.json is in {out}, drawn as attention-maps (svg, pdf, png)")
 
 
+def transcoder(
+    model: Annotated[str, tyro.conf.Positional],
+    config: Annotated[TranscoderConfig, tyro.conf.arg(name="")],
+    data: tuple[str, ...] | None = None,
+) -> None:
+    """Train a cross-layer transcoder: features that say what a model's MLPs do, few of them active at a time.
+
+    Says what it will do, shows how it goes, and leaves the transcoder with summary.json and log.jsonl in --out. Ctrl-C
+    saves; --resume goes on.
+
+    Args:
+        model: A dense model or a sparse twin: a shipped name (pocket, pocket-sparse), a folder, or a Hugging Face name.
+        config: How.
+        data: Text, jsonl or parquet files, folders of them, or the name of a Hugging Face dataset. The shipped models bring
+            their own.
+    """
+    import edgewise
+
+    edgewise.train_transcoder(model, data, config)
+
+
+def features(
+    transcoder: Annotated[Path, tyro.conf.Positional],
+    config: Annotated[FeaturesConfig, tyro.conf.arg(name="")],
+) -> None:
+    """Show what features of a transcoder respond to: the contexts in which they are most active, the tokens they promote.
+
+    Args:
+        transcoder: Its folder.
+        config: Which features.
+    """
+    from edgewise.transcoder.show import show_features
+
+    show_features(transcoder, config)
+
+
+def trace(
+    models: Annotated[tuple[str, ...], tyro.conf.Positional],
+    config: Annotated[TraceConfig, tyro.conf.arg(name="")],
+    transcoder: tuple[Path, ...] | None = None,
+) -> None:
+    """Explain one prediction: the features it comes from, the heads that carry each link, and why they look there.
+
+    The table goes to the screen. In --out: trace.json with its arrays, the diagram (svg, pdf, png), and in graphs/ the JSON
+    that circuit-tracer's front end and Neuronpedia read.
+
+    Args:
+        models: One model, or two to compare (dense first): shipped names, folders or Hugging Face names.
+        config: How.
+        transcoder: The folder of each model's transcoder, in the same order. The shipped models bring theirs.
+    """
+    from edgewise.circuits.screen import Screen
+    from edgewise.tracing.run import print_traces, save_traces
+
+    screen = Screen()
+    print_traces(save_traces(models, transcoder, config, screen), config)
+    screen.say(
+        f"trace.json is in {config.out}, drawn as trace-diagram (svg, pdf, png); graphs/ is for other viewers"
+    )
+
+
 def demo() -> None:
     """Run the main job on what is shipped with the package, and say where the results are (runs/demo)."""
     from edgewise.demo import run
@@ -212,6 +275,9 @@ COMMANDS = {
     "circuit": circuit,
     "maps": maps,
     "flow": flow,
+    "transcoder": transcoder,
+    "features": features,
+    "trace": trace,
     "demo": demo,
 }
 

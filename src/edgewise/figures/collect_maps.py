@@ -18,6 +18,7 @@ from edgewise.circuits.result import CircuitResult
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import evaluating
 from edgewise.figures.attention_maps import AttentionMaps, Panel
+from edgewise.figures.canvas import titles
 from edgewise.figures.map_statistics import measure_head
 from edgewise.tasks.align import Refused, Tokens, check_fast, encode
 from edgewise.tasks.measure import get_task
@@ -130,19 +131,6 @@ def _of_circuit(found: CircuitResult, names: list[str], place: int) -> _Choice:
             [], None, f"{name} does not show {found.task}, so it has no circuit and no heads to show"
         )
     return _Choice([head for head, _ in heads.ranking[: heads.needed]], heads.faithfulness)
-
-
-def titles(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Names as a paper would print them: GPT2 and Sparse GPT2."""
-    short = [re.sub("^gpt", "GPT", Path(name).name or name) for name in names]
-    dense = [name for name, kind in zip(short, kinds, strict=True) if kind == "dense"]
-    if len(kinds) == 2 and len(dense) == 1:
-        return [dense[0] if kind == "dense" else f"Sparse {dense[0]}" for kind in kinds]
-    own = [
-        name if kind == "dense" else f"Sparse {re.sub('[-_]?sparse$', '', name) or name}"
-        for name, kind in zip(short, kinds, strict=True)
-    ]
-    return own if len({*own}) == len(own) else list(names)
 
 
 def _context(model: PreTrainedModel) -> int | None:

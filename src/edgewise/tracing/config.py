@@ -1,0 +1,37 @@
+"""What can be asked of a trace: one dataclass is the API, the command line and its help."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgewise.errors import EdgewiseError
+
+
+@dataclass(frozen=True)
+class TraceConfig:
+    """A trace of one prediction."""
+
+    prompt: str = 'The opposite of " large " is "'
+    """The text whose next token is explained."""
+    out: Path = Path("runs/trace")
+    """Folder for trace.json, its arrays, the diagram and the graph that other viewers read."""
+    logit: str | None = None
+    """The token to explain; if not given, the most likely ones that have 95 % of the probability together."""
+    nodes: float = 0.8
+    """Share of the influence on the logits that the kept features and errors have."""
+    edges: float = 0.98
+    """Share of the flow among them that the kept edges have."""
+    share: float = 0.8
+    """Share of what attention carries, for which the fewest heads are named."""
+    data: tuple[str, ...] | None = None
+    """Text in which to look for contexts of the kept features: files, folders or the name of a dataset. The shipped models
+    bring their own; without any, a trace has no contexts."""
+    key: int | None = None
+    """Also name the heads that carry from this token to the last one, counted from 1 as in the diagram; the one from which
+    most comes if not given."""
+
+    def __post_init__(self) -> None:
+        for flag, value in {"--nodes": self.nodes, "--edges": self.edges, "--share": self.share}.items():
+            if not 0 < value <= 1:
+                raise EdgewiseError(f"{flag} must be above 0 and at most 1, not {value}")
+        if self.key is not None and self.key < 1:
+            raise EdgewiseError(f"--key counts tokens from 1, so it cannot be {self.key}")

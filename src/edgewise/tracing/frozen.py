@@ -1,0 +1,282 @@
+"""One prompt's forward pass, made linear: attention patterns and the norms' denominators are kept as they were.
+
+With the residual stream r (one vector of width D at each of T positions), in layer l
+
+    r  <-  r + sum_h A^h (N1 r) W_V^h W_O^h + c_l         A^h = M * p: the weights that were used, [query, key]
+    r  <-  r + y_l                                        y_l: what the MLP gave
+    preactivation of feature f of layer l at position p:  enc_f . N2 r_p + b_f
+    logit of token v at the last position:                (U_v - mean U) . N r_last + b_v
+
+N is a norm with its denominator frozen: r -> gain * (r - mean r) / sigma_p (no mean for an RMS norm), and what it adds
+(beta), the biases of V and O and all else that does not depend on r are in constants. MLPs are not walked through: what they
+gave is a source. So every target is an exactly linear function of its sources (what MLPs gave, what the embedding gave) plus
+a constant, and this file has the two ways to walk that function: `push` carries sources forward, `pull` carries targets'
+gradients back. One is the other's transpose.
+
+`strength` scales all heads at once; an edge is a polynomial in it, whose terms are the paths through 0, 1, 2, ... heads
+(`shares.py` tells them apart by it).
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from edgewise.attention.tap import tap
+from edgewise.circuits.replay import entering, leaving
+from edgewise.errors import EdgewiseError
+from edgewise.model.adapter import Layer, parts_of
+
+_CLOSE = 1e-3  # relative; what is not understood about an architecture shows up as far more
+
+
+@dataclass(frozen=True)
+class FrozenNorm:
+    """N: linear, and what it adds."""
+
+    scale: Tensor
+    """[T, D]: gain / sigma."""
+    centred: bool
+    """Whether the mean is subtracted first: a layer norm, not an RMS norm."""
+    shift: Tensor
+    """[D]: beta."""
+
+    def push(self, r: Tensor) -> Tensor:  # [..., T, D]
+        if self.centred:
+            r = r - r.mean(-1, keepdim=True)
+        return r * self.scale
+
+    def pull(self, g: Tensor) -> Tensor:  # [..., T, D]
+        g = g * self.scale
+        return g - g.mean(-1, keepdim=True) if self.centred else g
+
+
+@dataclass(frozen=True)
+class FrozenLayer:
+    """A layer's attention, and the two norms."""
+
+    norm_1: FrozenNorm
+    norm_2: FrozenNorm
+    weights: Tensor
+    """A, [heads, T, T]."""
+    values: Tensor
+    """W_V, [heads, D, d]."""
+    outputs: Tensor
+    """W_O, [heads, d, D]."""
+    constant: Tensor
+    """c, [T, D]: what attention gives when it reads nothing."""
+
+    def head_values(self, r: Tensor) -> Tensor:  # [n, T, D] -> [n, heads, T, d]
+        """What each head would carry from each key."""
+        return self.norm_1.push(r)[:, None] @ self.values
+
+    def push(self, r: Tensor) -> Tensor:  # [n, T, D] -> [n, T, D]
+        """What attention adds, without its constant."""
+        carried = self.weights @ self.head_values(r)  # [n, heads, T, d]
+        return torch.einsum("nhtd,hde->nte", carried, self.outputs)
+
+    def head_gradients(self, g: Tensor) -> Tensor:  # [n, T, D] -> [n, heads, T, d]
+        """The gradient at each head's output, for each query."""
+        return g[:, None] @ self.outputs.mT
+
+    def pull(self, g: Tensor) -> Tensor:  # [n, T, D] -> [n, T, D]
+        """The gradient at what attention reads, from that at what it adds."""
+        at_values = self.weights.mT @ self.head_gradients(g)  # [n, heads, T, d]
+        return self.norm_1.pull(torch.einsum("nhtd,hed->nte", at_values, self.values))
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A prompt's pass through a model, and its linear function."""
+
+    ids: Tensor
+    """[T]"""
+    layers: Sequence[FrozenLayer]
+    final_norm: FrozenNorm
+    parallel: bool
+    """Whether an MLP reads the same stream as the attention beside it."""
+    embedding: Tensor
+    """What enters the first layer, [T, D]."""
+    streams: Sequence[Tensor]
+    """What enters each layer, [T, D]."""
+    mlp_inputs: Tensor
+    """After their norm, [L, T, D]."""
+    mlp_outputs: Tensor
+    """[L, T, D]"""
+    queries: Sequence[Tensor]
+    """Of each layer, as they meet the keys, [heads, T, d]."""
+    keys: Sequence[Tensor]
+    """[kv_heads, T, d]"""
+    head_outputs: Sequence[Tensor]
+    """[heads, T, d]"""
+    scores: Sequence[Tensor]
+    """s = q . k * scale, of each layer, [heads, T, T]."""
+    logits: Tensor
+    """Of the last position, [vocabulary]."""
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        return self.embedding.shape[-1]
+
+    def push(
+        self,
+        start: Tensor,
+        written: Callable[[int], Tensor | None],
+        visit: Callable[[int, Tensor], None],
+        strength: float = 1.0,
+    ) -> Tensor:  # [n, T, D] -> [n, T, D]
+        """Carry sources forward: `start` enters the first layer, `written(l)` is added where MLP l writes; `visit(l, r)`
+        sees what enters each layer. Gives what enters the final norm. Constants are left out."""
+        r = start
+        for number, layer in enumerate(self.layers):
+            visit(number, r)
+            r = r + strength * layer.push(r)
+            more = written(number)
+            r = r if more is None else r + more
+        return r
+
+    def pull(
+        self,
+        end: Tensor,
+        read: Callable[[int, Tensor], Tensor | None],
+        visit: Callable[[int, Tensor, Tensor], None],
+        strength: float = 1.0,
+    ) -> Tensor:  # [n, T, D] -> [n, T, D]
+        """Carry gradients back: `end` is that at the final residual stream, `read(l, g)`, which is told the gradient at what
+        MLP l writes, is added where MLP l reads (before its norm); `visit(l, g, a)` sees the gradients at what MLP l and
+        attention l write. Gives that at the embedding."""
+        g = end
+        for number in reversed(range(len(self.layers))):
+            layer, more = self.layers[number], read(number, g)
+            at_mlp = at_attention = g
+            if more is not None:
+                g = g + more
+                at_attention = at_mlp if self.parallel else g
+            visit(number, at_mlp, at_attention)
+            g = g + strength * layer.pull(at_attention)
+        return g
+
+
+# ------------------------------------------------------------------------------------------------------------- recording
+
+
+@torch.no_grad()
+def freeze(model: PreTrainedModel, ids: Tensor) -> Frozen:  # [T]
+    """Run a prompt and keep all that makes its pass linear."""
+    parts, name = parts_of(model), type(model).__name__
+    model.eval()
+    seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+    streams: dict[int, Tensor] = {}
+    with ExitStack() as stack:
+        modules: list[tuple[tuple[str, int], nn.Module]] = [(("final", 0), parts.final_norm)]
+        for number, layer in enumerate(parts.layers):
+            modules += [(("norm_1", number), layer.norm_1), (("norm_2", number), layer.norm_2)]
+            modules += [(("mlp", number), layer.mlp)]
+            stack.enter_context(entering(layer.module, lambda x, i=number: streams.setdefault(i, x)))
+        for key, module in modules:
+            stack.enter_context(_watching(module, key, seen))
+        taps = stack.enter_context(tap(model, read=["queries", "keys", "outputs", "scores", "weights"]))
+        logits = model(input_ids=ids[None], use_cache=False).logits[0, -1]
+    if any(key not in seen for key, _ in modules) or len(streams) != len(parts.layers):
+        raise EdgewiseError(f"{name}: a layer's norm, attention or MLP did not come by; it cannot be traced")
+    layers = []
+    for number, layer in enumerate(parts.layers):
+        norm_1 = _freeze_norm(layer.norm_1, *seen["norm_1", number], name)
+        norm_2 = _freeze_norm(layer.norm_2, *seen["norm_2", number], name)
+        layers.append(_freeze_layer(layer, norm_1, norm_2, taps.last["weights"][number][0]))
+    mlps = [seen["mlp", number] for number in range(len(layers))]
+    parallel = all(torch.equal(seen["norm_1", i][0], seen["norm_2", i][0]) for i in range(len(layers)))
+    frozen = Frozen(
+        ids,
+        layers,
+        _freeze_norm(parts.final_norm, *seen["final", 0], name),
+        parallel,
+        streams[0][0],
+        [streams[i][0] for i in range(len(layers))],
+        torch.stack([x for x, _ in mlps]),
+        torch.stack([y for _, y in mlps]),
+        [taps.last["queries"][i][0] for i in range(len(layers))],
+        [taps.last["keys"][i][0] for i in range(len(layers))],
+        [taps.last["outputs"][i][0] for i in range(len(layers))],
+        [taps.last["scores"][i][0] for i in range(len(layers))],
+        logits,
+    )
+    _check_closes(frozen, seen["final", 0][0], name)
+    return frozen
+
+
+def _watching(module: nn.Module, key: tuple[str, int], into: dict) -> Any:
+    stack = ExitStack()
+    inputs: list[Tensor] = []
+
+    def enters(x: Tensor) -> Tensor:
+        inputs.append(x)
+        return x
+
+    def leaves(y: Any) -> None:
+        first = y if isinstance(y, Tensor) else y[0]
+        into[key] = inputs[-1][0], first[0]
+
+    stack.enter_context(entering(module, enters))
+    stack.enter_context(leaving(module, leaves))
+    return stack
+
+
+def _freeze_layer(layer: Layer, norm_1: FrozenNorm, norm_2: FrozenNorm, weights: Tensor) -> FrozenLayer:
+    values, bias = layer.weights("v")
+    group = layer.heads // layer.kv_heads  # heads that share their values
+    values = values.repeat_interleave(group, 0)
+    outputs = layer.out_weights
+    at_nothing = norm_1.shift @ values  # [heads, d]
+    if bias is not None:
+        at_nothing = at_nothing + bias[:, 0].repeat_interleave(group, 0)
+    constant = torch.einsum("hqk,hd,hde->qe", weights, at_nothing, outputs)
+    out_bias = getattr(layer.out, "bias", None)
+    if out_bias is not None:
+        constant = constant + out_bias
+    return FrozenLayer(norm_1, norm_2, weights, values, outputs, constant)
+
+
+def _freeze_norm(norm: nn.Module, x: Tensor, y: Tensor, model: str) -> FrozenNorm:  # [T, D] each
+    """Tell a layer norm from an RMS norm, and its gain and shift, by what it does to two probes; the denominators by what it
+    did to the prompt."""
+    probe = torch.ones_like(x[:1]) * 1e3
+    probe[:, 1::2] *= -1
+    plus, minus = norm(probe)[0], norm(-probe)[0]
+    shift, gain = (plus + minus) / 2, (plus - minus) / 2 * probe[0].sign()
+    moved = (
+        norm(probe + 1e3)[0] - plus
+    )  # a layer norm does not see it (an odd width has a mean of its own: far less)
+    centred = bool(moved.abs().max() < 0.1 * gain.abs().max())
+    linear = gain * (x - x.mean(-1, keepdim=True) if centred else x)
+    inverse = ((y - shift) * linear).sum(-1) / (linear * linear).sum(-1).clamp_min(1e-30)  # 1 / sigma, [T]
+    found = FrozenNorm(gain * inverse[:, None], centred, shift)
+    off = (found.push(x) + shift - y).abs().max() / y.abs().max().clamp_min(1e-30)
+    if not off < _CLOSE:
+        raise EdgewiseError(
+            f"{model}: {type(norm).__name__} is neither a layer norm nor an RMS norm; it cannot be traced"
+        )
+    return found
+
+
+def _check_closes(frozen: Frozen, final: Tensor, model: str) -> None:
+    """The linear function, with all its sources and constants, has to give what the model gave."""
+
+    def written(number: int) -> Tensor:
+        return frozen.mlp_outputs[number][None] + frozen.layers[number].constant[None]
+
+    got = frozen.push(frozen.embedding[None], written, lambda number, r: None)[0]
+    off = (got - final).abs().max() / final.abs().max()
+    if not off < _CLOSE:
+        raise EdgewiseError(
+            f"{model} does more to its residual stream than add what heads and MLPs write ({off:.1%} is missing); it cannot "
+            "be traced"
+        )

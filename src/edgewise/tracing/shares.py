@@ -1,0 +1,126 @@
+"""Which heads carry an edge, and from where to where: exactly, also through several heads.
+
+An edge is a sum over paths: straight along the residual stream (only within a position), through one head, through two, ...
+A path through n heads gives each of them 1/n of its weight. Then what the heads carry, and what went straight, add up to the
+edge. To compute it without walking every path: scale all attention edges by a common strength s. A path through n heads
+then weighs s^n, the derivative of the edge with regard to one attention edge (l, h, q, k) at strength s collects s^(n-1) of
+each path through it, and
+
+    share(l, h, q, k) = integral from 0 to 1 of  A^h_qk * (gradient at head h's output at q) . (value at k)  ds
+
+gives each 1/n. The integrand is a polynomial of degree L - 1 at most, so that Gauss's rule with ceil(L / 2) points is exact.
+In a twin A^h = M * p is 0 almost everywhere: most heads carry exactly nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgewise.tracing.graph import Graph
+from edgewise.tracing.influence import Pruned
+
+
+@dataclass(frozen=True)
+class HeadShares:
+    """How the kept links are carried."""
+
+    heads: Tensor
+    """Each link's weight as carried by each head, [e, L, heads]."""
+    straight: Tensor
+    """Along the residual stream, [e]."""
+    cells: Tensor
+    """The flow into the logits that passes through each attention edge, [L, heads, T, T], query by key."""
+
+
+@torch.no_grad()
+def head_shares(graph: Graph, pruned: Pruned) -> HeadShares:
+    """Split every kept link over the heads; and the flow over attention edges."""
+    layers, length = graph.frozen.layers, graph.frozen.length
+    heads = layers[0].weights.shape[0]
+    links = len(pruned.links)
+    straight = _straight(graph, pruned)
+    signed = torch.zeros(links, len(layers), heads)
+    size = torch.zeros(links)  # sum of absolute values over attention edges
+    cells = torch.zeros(len(layers), heads, length, length)
+    carried = _Carried(graph, pruned)
+    # two passes over the links: how much each carries in all, then its part of the flow
+    for layer in range(len(layers)):
+        for rows, share in carried.of_layer(layer):
+            signed[rows, layer] = share.sum((-2, -1))
+            size[rows] += share.abs().sum((-3, -2, -1))
+    flow = pruned.flow / (size + straight.abs()).clamp_min(1e-30)
+    for layer in range(len(layers)):
+        for rows, share in carried.of_layer(layer):
+            cells[layer] += torch.einsum("e,ehqk->hqk", flow[rows], share.abs())
+    return HeadShares(signed, straight, cells)
+
+
+def _straight(graph: Graph, pruned: Pruned) -> Tensor:  # -> [e]
+    """What goes along the residual stream only: the edge with all heads switched off."""
+    return _edges_at(graph, pruned.targets, pruned.sources, 0.0)[pruned.links[:, 0], pruned.links[:, 1]]
+
+
+def _edges_at(
+    graph: Graph, targets: Tensor, sources: Tensor, strength: float
+) -> Tensor:  # -> [targets, sources]
+    """Edges with all heads at some strength."""
+    frozen = graph.frozen
+    total = torch.zeros(len(targets), len(sources))
+
+    def visit(layer: int, at_mlp: Tensor, at_attention: Tensor) -> None:
+        more = graph.written(sources, layer)
+        if more is not None:
+            total.add_(at_mlp.flatten(1) @ more.flatten(1).T)
+
+    at_start = frozen.pull(graph.ended(targets), lambda layer, _: graph.read(targets, layer), visit, strength)
+    return total + at_start.flatten(1) @ graph.started(sources).flatten(1).T
+
+
+class _Carried:
+    """The integral, layer by layer, for some links at a time."""
+
+    def __init__(self, graph: Graph, pruned: Pruned):
+        self.graph, self.pruned = graph, pruned
+        frozen = graph.frozen
+        points, weights = np.polynomial.legendre.leggauss((len(frozen.layers) + 1) // 2)
+        self.weights = [float(w) / 2 for w in weights]
+        self.gradients: list[dict[int, Tensor]] = []  # of each point and layer: [targets, heads, T, d]
+        self.values: list[dict[int, Tensor]] = []  # [sources, heads, T, d]
+        for point in points:
+            strength = (float(point) + 1) / 2
+            gradients: dict[int, Tensor] = {}
+            values: dict[int, Tensor] = {}
+
+            def back(layer: int, at_mlp: Tensor, at_attention: Tensor, into=gradients) -> None:
+                into[layer] = frozen.layers[layer].head_gradients(at_attention)
+
+            def forth(layer: int, r: Tensor, into=values) -> None:
+                into[layer] = frozen.layers[layer].head_values(r)
+
+            frozen.pull(
+                graph.ended(pruned.targets),
+                lambda layer, _: graph.read(pruned.targets, layer),
+                back,
+                strength,
+            )
+            frozen.push(
+                graph.started(pruned.sources),
+                lambda layer: graph.written(pruned.sources, layer),
+                forth,
+                strength,
+            )
+            self.gradients.append(gradients)
+            self.values.append(values)
+
+    def of_layer(self, layer: int):
+        """Pieces of (links, their shares [e, heads, T, T])."""
+        weights = self.graph.frozen.layers[layer].weights
+        batch = max(1, (64 << 20) // (4 * weights.numel()))
+        for rows in torch.arange(len(self.pruned.links)).split(batch):
+            t, s = self.pruned.links[rows].unbind(1)
+            total = torch.zeros(len(rows), *weights.shape)
+            for weight, g, v in zip(self.weights, self.gradients, self.values, strict=True):
+                total += weight * (g[layer][t] @ v[layer][s].mT)
+            yield rows, total * weights

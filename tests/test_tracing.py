@@ -1,0 +1,596 @@
+"""Traces: sums close, edges are what the frozen model does, heads' shares are sums over paths, and the file others read."""
+
+import itertools
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hosts import host, text
+from torch import Tensor
+
+import edgewise
+from edgewise.attention.tap import tap
+from edgewise.circuits.replay import entering, leaving
+from edgewise.errors import EdgewiseError
+from edgewise.model.adapter import parts_of
+from edgewise.tracing.clusters import origins
+from edgewise.tracing.config import TraceConfig
+from edgewise.tracing.exchange import LIST, graph_json, write_graph
+from edgewise.tracing.explain import trace
+from edgewise.tracing.frozen import freeze
+from edgewise.tracing.graph import Graph, Readout, build_graph
+from edgewise.tracing.influence import prune, smallest_set
+from edgewise.tracing.intervene import predict, take_away
+from edgewise.tracing.looks import looks
+from edgewise.tracing.paths import link_paths, strongest
+from edgewise.tracing.result import Trace
+from edgewise.tracing.shares import head_shares
+from edgewise.transcoder.transcoder import Transcoder, TranscoderInfo
+
+KINDS = ("gpt2", "llama", "gpt_neox")
+LENGTH = 7
+
+
+def random_transcoder(layers: int, width: int, features: int = 12) -> Transcoder:
+    made = Transcoder(TranscoderInfo("random", False, [], layers, features, width), seed=3)
+    with torch.no_grad():
+        made.encoder_bias.copy_(
+            torch.randn(layers, features, generator=torch.Generator().manual_seed(4)) - 0.5
+        )
+        made.decoder_bias.normal_(generator=torch.Generator().manual_seed(5))
+        made.input_scale.copy_(torch.linspace(0.7, 1.3, layers))
+        made.output_scale.copy_(torch.linspace(1.5, 0.5, layers))
+    return made
+
+
+def model_and_graph(kind: str, gated: bool, double: bool = False):
+    model = edgewise.install(host(kind))
+    if gated:
+        model = edgewise.gate(model, edgewise.GateConfig("relative", b=2.0))
+    ids = text(1, LENGTH)[0]
+    with torch.no_grad():
+        frozen = freeze(model, ids)
+        transcoder = random_transcoder(len(frozen.layers), frozen.width)
+        unembed: Tensor = model.get_output_embeddings().weight  # pyright: ignore
+        tokens = frozen.logits.topk(3).indices
+        readout = Readout(
+            tokens,
+            frozen.logits.softmax(-1)[tokens],
+            unembed[tokens] - unembed.mean(0),
+            torch.zeros(3),
+            frozen.logits[tokens] - frozen.logits.mean(),
+        )
+        return model, build_graph(frozen, transcoder, readout)
+
+
+every_model = pytest.mark.parametrize(
+    ("kind", "gated"), [(kind, gated) for kind in KINDS for gated in (False, True)]
+)
+
+
+@every_model
+def test_the_sums_close(kind: str, gated: bool):
+    _, graph = model_and_graph(kind, gated)
+    assert len(graph.features) > 50
+    total = graph.edges.sum(1) + graph.bias
+    torch.testing.assert_close(total, graph.value, rtol=1e-4, atol=1e-4)
+    assert graph.closure < 1e-5
+
+
+# ------------------------------------------------------------------------------------------ against the model's own modules
+
+
+def frozen_run(model, graph: Graph, change: dict[tuple[int, int], Tensor], start: tuple[int, Tensor] | None):
+    """Run the host's own modules with attention weights, denominators and MLP outputs kept; `change` is added to MLP outputs
+    at (layer, position), `start` to the embedding. Gives what MLPs read and what the final norm gives."""
+    parts, frozen = parts_of(model), graph.frozen
+    inputs: dict[int, Tensor] = {}
+    final: list[Tensor] = []
+
+    def freeze_norm(norm, x_then: Tensor):
+        has_mean = "LayerNorm" in type(norm).__name__
+        eps = getattr(norm, "eps", None) or norm.variance_epsilon
+        centred = x_then - x_then.mean(-1, keepdim=True) if has_mean else x_then
+        sigma = (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+
+        def forward(x: Tensor) -> Tensor:
+            x = x - x.mean(-1, keepdim=True) if has_mean else x
+            return x / sigma * norm.weight + (norm.bias if has_mean else 0.0)
+
+        return forward
+
+    read: dict[int, Tensor] = {}
+    with ExitStack() as stack:  # what each norm read then
+        for place, norm in enumerate(_norms(parts)):
+            stack.enter_context(entering(norm, lambda x, i=place: read.setdefault(i, x)))
+        model(input_ids=frozen.ids[None], use_cache=False)
+    with ExitStack() as stack:
+        for place, norm in enumerate(_norms(parts)):
+            original = norm.forward
+            norm.forward = freeze_norm(norm, read[place])
+            stack.callback(setattr, norm, "forward", original)
+        for number, layer in enumerate(parts.layers):
+            stack.enter_context(entering(layer.mlp, lambda x, i=number: inputs.setdefault(i, x)))
+            given = frozen.mlp_outputs[number].clone()
+            for (where, position), vector in change.items():
+                if where == number:
+                    given[position] += vector
+            stack.enter_context(leaving(layer.mlp, lambda y, given=given: given[None].to(y)))
+        if start is not None:
+            moved = frozen.embedding.clone()
+            moved[start[0]] += start[1]
+            stack.enter_context(entering(parts.layers[0].module, lambda x: moved[None].to(x)))
+        stack.enter_context(leaving(parts.final_norm, lambda y: final.append(y)))
+        weights = [layer.weights for layer in frozen.layers]
+        stack.enter_context(tap(model, edit={"weights": lambda i, w: weights[i][None].to(w)}))
+        model(input_ids=frozen.ids[None], use_cache=False)
+    return torch.cat([inputs[i] for i in range(len(parts.layers))]), final[0][0]
+
+
+def _norms(parts):
+    return [norm for layer in parts.layers for norm in (layer.norm_1, layer.norm_2)] + [parts.final_norm]
+
+
+@every_model
+@torch.no_grad()
+def test_edges_are_what_the_frozen_model_does(kind: str, gated: bool):
+    model, graph = model_and_graph(kind, gated)
+    model.double()
+    features, count, length = graph.features, len(graph.features), LENGTH
+    before, reached = frozen_run(model, graph, {}, None), 0
+    sources = [
+        2,
+        length + count // 3,
+        length + count - 5,
+        length + count + 4,
+        length + count + 2 * length + 1,
+    ]
+    for source in sources:
+        size = 1.0  # the function is linear: a whole step is as good as a small one
+        change: dict[tuple[int, int], Tensor] = {}
+        start = None
+        if source < length:
+            start = source, graph.frozen.embedding[source] * size
+        for layer in range(len(graph.frozen.layers)):
+            written = graph.written(torch.tensor([source]), layer)
+            if written is not None:
+                for position in written[0].abs().sum(-1).nonzero()[:, 0].tolist():
+                    change[layer, position] = written[0, position] * size
+        after = frozen_run(model, graph, change, start)
+        moved = (after[0] - before[0]).float()  # [L, T, D]
+        expected = torch.zeros(graph.targets)
+        for i in range(count):
+            encoders, _ = graph.transcoder.reads(int(features.layer[i]))
+            expected[i] = encoders[features.number[i]] @ moved[features.layer[i], features.position[i]]
+        expected[count:] = graph.readout.direction @ (after[1] - before[1])[-1].float()
+        torch.testing.assert_close(graph.edges[:, source], expected, rtol=1e-3, atol=2e-5)
+        reached += int(expected.abs().max() > 1e-3)
+    assert reached >= 3
+
+
+# ---------------------------------------------------------------------------------------------------------- heads' shares
+
+
+def paths_by_hand(graph: Graph, target: int, source: int) -> dict[tuple[tuple[int, int], ...], float]:
+    """Walk every path of a link: for each layer, past it or through one of its heads."""
+    frozen, layers = graph.frozen, graph.frozen.layers
+    heads = layers[0].weights.shape[0]
+    one = torch.tensor([target])
+    if target < len(graph.features):
+        end_layer = int(graph.features.layer[target])
+        gradient = graph.read(one, end_layer)[0]  # pyright: ignore
+        last_head_layer = end_layer if not frozen.parallel else end_layer - 1
+    else:
+        gradient, last_head_layer, end_layer = graph.ended(one)[0], len(layers) - 1, len(layers)
+    found = {}
+    begins = [(-1, graph.started(torch.tensor([source]))[0])]
+    for layer in range(len(layers)):
+        written = graph.written(torch.tensor([source]), layer)
+        begins.append((layer, torch.zeros_like(begins[0][1]) if written is None else written[0]))
+    for choice in itertools.product(range(-1, heads), repeat=len(layers)):
+        through = tuple((layer, head) for layer, head in enumerate(choice) if head >= 0)
+        if through and through[-1][0] > last_head_layer:
+            continue
+        total = 0.0
+        for at, vector in begins:
+            if at >= end_layer or (through and at >= through[0][0]):
+                continue
+            r = vector
+            for layer, head in through:
+                own = layers[layer]
+                r = own.weights[head] @ own.head_values(r[None])[0, head] @ own.outputs[head]
+            total += (r * gradient).sum().item()
+        found[through] = total
+    return found
+
+
+@every_model
+@torch.no_grad()
+def test_a_path_gives_each_of_its_heads_the_same_part(kind: str, gated: bool):
+    _, graph = model_and_graph(kind, gated)
+    pruned = prune(graph, 1.0, 1.0)
+    shares = head_shares(graph, pruned)
+    weights = graph.edges[pruned.targets[pruned.links[:, 0]], pruned.sources[pruned.links[:, 1]]]
+    closed = shares.heads.sum((1, 2)) + shares.straight
+    torch.testing.assert_close(closed, weights, rtol=1e-4, atol=1e-5)
+    assert shares.cells.sum() <= pruned.flow.sum() * (1 + 1e-5)
+    for place in (0, len(weights) // 2, len(weights) - 1, int(shares.heads.abs().sum((1, 2)).argmax())):
+        t, s = pruned.links[place].tolist()
+        target, source = int(pruned.targets[t]), int(pruned.sources[s])
+        paths = paths_by_hand(graph, target, source)
+        assert sum(paths.values()) == pytest.approx(weights[place].item(), abs=1e-5)
+        expected = torch.zeros_like(shares.heads[place])
+        for through, weight in paths.items():
+            for layer, head in through:
+                expected[layer, head] += weight / len(through)
+        torch.testing.assert_close(shares.heads[place], expected, rtol=1e-3, atol=1e-5)
+        assert shares.straight[place].item() == pytest.approx(paths[()], abs=1e-5)
+        straight, one, two, longer = link_paths(graph, target, source)
+        heads = expected.shape[1]
+        assert straight == pytest.approx(paths[()], abs=1e-5)
+        for through, weight in paths.items():
+            names = [layer * heads + head for layer, head in through]
+            if len(through) == 1:
+                assert one[names[0]].item() == pytest.approx(weight, abs=1e-5)
+            if len(through) == 2:
+                assert two[names[0], names[1]].item() == pytest.approx(weight, abs=1e-5)
+        assert longer == pytest.approx(sum(w for p, w in paths.items() if len(p) > 2), abs=1e-5)
+
+
+def test_paths_are_named_largest_first():
+    one, two = torch.tensor([0.1, -0.5, 0, 0]), torch.zeros(4, 4)
+    two[1, 2] = 0.3
+    assert strongest(one, two, 2, 3) == [
+        ("L0H1", pytest.approx(-0.5)),
+        ("L0H1 then L1H0", pytest.approx(0.3)),
+        ("L0H0", pytest.approx(0.1)),
+    ]
+    assert len(strongest(one, two, 2, 9)) == 3
+
+
+def test_closed_heads_carry_nothing():
+    model = edgewise.gate(edgewise.install(host("gpt2")), edgewise.GateConfig("relative", b=0.6))
+    with torch.no_grad():
+        model.transformer.h[1].attn.edge_gate.b[2] = -1.0  # pyright: ignore
+        frozen = freeze(model, text(1, LENGTH)[0])
+        graph = build_graph(frozen, random_transcoder(3, 32), _readout_of(model, frozen))
+        shares = head_shares(graph, prune(graph, 1.0, 1.0))
+    assert not shares.heads[:, 1, 2].any()
+    assert not shares.cells[1, 2].any()
+    closed = frozen.layers[0].weights == 0
+    assert closed.sum() > 40
+    assert not shares.cells[0][closed].any()
+
+
+def _readout_of(model, frozen) -> Readout:
+    unembed, token = model.get_output_embeddings().weight, frozen.logits.argmax()[None]
+    direction, value = unembed[token] - unembed.mean(0), frozen.logits[token] - frozen.logits.mean()
+    return Readout(token, frozen.logits.softmax(-1)[token], direction, torch.zeros(1), value)
+
+
+# ------------------------------------------------------------------------------------------------ why a head looks there
+
+
+@every_model
+@torch.no_grad()
+def test_scores_are_sums_over_pairs_of_sources(kind: str, gated: bool):
+    model, graph = model_and_graph(kind, gated)
+    every = torch.arange(graph.sources)
+    cells = [(0, 1, 5, 2), (1, 3, 6, 0), (2, 0, 4, 4)]
+    for look in looks(model, graph, every, cells):
+        expected = graph.frozen.scores[look.layer][look.head, look.query, look.key].item()
+        assert look.score == expected
+        assert look.pairs.sum().item() == pytest.approx(expected, abs=1e-4 * max(1.0, abs(expected)))
+        # with all sources named, only constants are left, and they are the same whatever the prompt says
+        few = looks(model, graph, every[:3], [(look.layer, look.head, look.query, look.key)])[0]
+        torch.testing.assert_close(few.pairs[:3, :3], look.pairs[:3, :3])
+        assert few.pairs.sum().item() == pytest.approx(expected, abs=1e-4 * max(1.0, abs(expected)))
+
+
+@torch.no_grad()
+def test_turning_depends_on_the_distance_only():
+    """Of a rotary model, a source's pair counts the same when both tokens move on by one."""
+    model, graph = model_and_graph("llama", False)
+    from edgewise.tracing.looks import _turns
+
+    (queries, keys), *_ = _turns(model, graph.frozen.ids)
+    assert not torch.allclose(queries[0] @ keys[3].T, queries[0] @ keys[1].T, atol=1e-2)
+    torch.testing.assert_close(queries[5] @ keys[2].T, queries[4] @ keys[1].T, rtol=1e-4, atol=1e-5)
+
+
+def test_normalised_queries_are_refused():
+    model, graph = model_and_graph("qwen3", False)
+    with pytest.raises(EdgewiseError, match="queries and keys"):
+        looks(model, graph, torch.arange(3), [(0, 0, 1, 0)])
+
+
+# ------------------------------------------------------------------------------------------------------------ interventions
+
+
+@every_model
+@torch.no_grad()
+def test_predictions_are_total_effects(kind: str, gated: bool):
+    """By the graph alone: an effect is direct, plus whatever the features it feeds pass on."""
+    _, graph = model_and_graph(kind, gated)
+    features, count = graph.features, len(graph.features)
+    weights = graph.readout.probability / graph.readout.probability.sum()
+    edges = graph.edges[:, graph.feature_sources]
+    slope = weights @ (edges[count:] / features.activation)
+    direct = slope.clone()
+    for layer in reversed(range(len(graph.frozen.layers))):
+        part = features.of_layer(layer)
+        slope += slope[part] @ (edges[:count][part] / features.activation)
+    by_feature, _ = predict(graph)
+    torch.testing.assert_close(by_feature, -slope * features.activation, rtol=1e-3, atol=1e-5)
+    assert (slope - direct).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_taking_away_is_done_in_the_model():
+    model, graph = model_and_graph("gpt2", True)
+    which, heads = torch.tensor([3, 20]), [(0, 1), (2, 3)]
+    by_feature, by_head = take_away(model, graph, which, heads)
+    weights = graph.readout.probability / graph.readout.probability.sum()
+
+    def change(logits: Tensor) -> float:
+        centred = logits[graph.readout.tokens] - logits.mean()
+        return ((centred - graph.readout.value) @ weights).item()
+
+    for i, feature in enumerate(which.tolist()):
+        with ExitStack() as stack:
+            for number, layer in enumerate(parts_of(model).layers):
+                gone = graph.written(torch.tensor([feature + LENGTH]), number)
+                if gone is not None:
+                    stack.enter_context(leaving(layer.mlp, lambda y, gone=gone: y - gone))
+            logits = model(input_ids=graph.frozen.ids[None]).logits[0, -1]
+        assert by_feature.actual[i].item() == pytest.approx(change(logits), abs=1e-5)
+    for i, (number, head) in enumerate(heads):
+        drop = {
+            "outputs": lambda i, y, n=number, h=head: (
+                y * (torch.arange(4) != h)[:, None, None] if i == n else y
+            )
+        }
+        with tap(model, edit=drop):
+            logits = model(input_ids=graph.frozen.ids[None]).logits[0, -1]
+        assert by_head.actual[i].item() == pytest.approx(change(logits), abs=1e-5)
+
+
+@every_model
+@torch.no_grad()
+def test_where_nothing_comes_after_the_frozen_model_does_exactly_what_the_graph_says(kind: str, gated: bool):
+    model, graph = model_and_graph(kind, gated)
+    last = (graph.features.layer == 2) & (graph.features.position == LENGTH - 1)
+    effects, _ = take_away(model, graph, last.nonzero()[:, 0], [])
+    assert effects.predicted.abs().max() > 1e-3
+    torch.testing.assert_close(effects.frozen, effects.predicted, rtol=1e-3, atol=1e-4)
+    assert (effects.actual - effects.predicted).abs().max() > 1e-3  # the final norm moves
+
+
+@torch.no_grad()
+def test_a_linear_model_does_exactly_what_the_graph_says():
+    """No MLP, frozen attention, and a final norm that hardly moves: prediction and model agree."""
+    model, graph = model_and_graph("gpt2", False)
+    heads = [(2, head) for head in range(4)]
+    _, effects = take_away(model, graph, torch.tensor([0]), heads)
+    mlp, norm = graph.frozen.layers[2], graph.frozen.final_norm
+    direction = (graph.readout.probability / graph.readout.probability.sum()) @ graph.readout.direction
+    assert effects.predicted.abs().max() > 0
+    written = graph.frozen.head_outputs[2] @ mlp.outputs  # [heads, T, D]
+    end = torch.zeros(1, LENGTH, graph.frozen.width)
+    end[0, -1] = direction
+    straight = -(written * norm.pull(end)).sum((-2, -1))
+    # layer 2 is the last: what its heads do beyond this goes through its own MLP's features
+    through_features = effects.predicted - straight
+    features = graph.features.of_layer(2)
+    slope = torch.zeros(4)
+    for i in range(features.start, features.stop):
+        read = graph.read(torch.tensor([i]), 2)
+        writes = graph.transcoder.writes(2)[graph.features.number[i], 0]
+        place = int(graph.features.position[i])
+        onward = (norm.pull(end)[0, place] * writes).sum()
+        slope -= onward * (written * read).sum((-2, -1))  # pyright: ignore
+    torch.testing.assert_close(through_features, slope, rtol=1e-3, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------- influence, clusters
+
+
+@torch.no_grad()
+def test_influence_ends_in_tokens_and_errors():
+    _, graph = model_and_graph("llama", True)
+    pruned = prune(graph, 0.7, 0.9)
+    ends = torch.cat([pruned.influence[:LENGTH], pruned.influence[LENGTH + len(graph.features) :]])
+    assert ends.sum().item() == pytest.approx(1.0, abs=1e-4)
+    assert 0.4 < pruned.kept < 1.0
+    everything = prune(graph, 1.0, 1.0)
+    assert len(everything.links) > len(pruned.links)
+    # whatever is kept leads from somewhere to a logit
+    sources, targets = set(pruned.sources.tolist()), set(pruned.targets.tolist())
+    for feature in [t for t in targets if t < len(graph.features)]:
+        assert feature + LENGTH in sources
+
+
+@torch.no_grad()
+def test_origins_are_shares():
+    _, graph = model_and_graph("gpt2", False)
+    features, logits = origins(graph)
+    known = features.sum(1) > 0
+    torch.testing.assert_close(features[known].sum(1), torch.ones(int(known.sum())))
+    torch.testing.assert_close(logits.sum(1), torch.ones(3))
+    # nothing can come from a token that stands later
+    for i in range(len(graph.features)):
+        assert not features[i, graph.features.position[i] + 1 :].any()
+
+
+def test_the_smallest_set():
+    values = torch.tensor([0.1, 0.5, 0.0, 0.4])
+    assert smallest_set(values, 0.5).tolist() == [1]
+    assert smallest_set(values, 0.51).tolist() == [1, 3]
+    assert smallest_set(values, 1.0).tolist() == [1, 3, 0]
+    assert smallest_set(torch.zeros(3), 0.5).tolist() == []
+
+
+# ---------------------------------------------------------------------------------------------------------- the whole trace
+
+
+@pytest.fixture(scope="module")
+def pocket_trace() -> Trace:
+    transcoder = random_transcoder(6, 128, 64)
+    with torch.no_grad():
+        transcoder.output_scale.fill_(0.3)
+    return trace("pocket-sparse", transcoder, TraceConfig(nodes=0.95))
+
+
+def test_a_trace_of_the_pocket_twin(pocket_trace: Trace):
+    assert pocket_trace.logits[0][0].strip() == "small"
+    assert pocket_trace.kind == "sparse"
+    assert pocket_trace.figures["closure"] < 1e-4
+    assert pocket_trace.figures["head_share_closure"] < 1e-5
+    assert pocket_trace.tokens[pocket_trace.main_key] == "large"
+    heads = pocket_trace.heads_at(0.8)
+    parts = [part for _, _, part in heads]
+    assert parts == sorted(parts, reverse=True)
+    assert sum(parts) >= 0.8 > sum(parts[:-1])
+    carrying = pocket_trace.heads_at(0.8, key=4, query=7)
+    assert all(pocket_trace.maps[layer, head, 7, 4] > 0 for layer, head, _ in carrying)
+    assert pocket_trace.head_flow().sum() == pytest.approx(
+        sum(pocket_trace.head_flow(query=q).sum() for q in range(8)), rel=1e-5
+    )
+    assert sum(pocket_trace.origins) == pytest.approx(1.0, abs=1e-4)
+    for look in pocket_trace.looks:
+        assert look.rest + sum(value for _, _, value in look.pairs) == pytest.approx(look.score, abs=1e-4)
+        assert pocket_trace.maps[look.layer, look.head, look.query, look.key] == pytest.approx(look.weight)
+
+
+def test_it_saves_and_loads(pocket_trace: Trace, tmp_path: Path):
+    pocket_trace.save(tmp_path)
+    again = Trace.load(tmp_path)
+    assert again.nodes == pocket_trace.nodes
+    assert again.links == pocket_trace.links
+    assert again.clusters == pocket_trace.clusters
+    assert np.array_equal(again.cells, pocket_trace.cells)
+    assert again.heads_at(0.8) == pocket_trace.heads_at(0.8)
+    (tmp_path / "trace.json").write_text("{")
+    with pytest.raises(EdgewiseError, match="holds no trace"):
+        Trace.load(tmp_path)
+
+
+NODE_FIELDS = {
+    "node_id": str,
+    "feature": int,
+    "layer": str,
+    "ctx_idx": int,
+    "feature_type": str,
+    "jsNodeId": str,
+    "clerp": str,
+}
+
+
+def check_schema(content: dict) -> None:
+    """What readers of the format rely on."""
+    assert {"metadata", "qParams", "nodes", "links"} <= content.keys()
+    metadata = content["metadata"]
+    assert {"slug": str, "scan": str, "prompt": str}.items() <= {
+        k: type(v) for k, v in metadata.items()
+    }.items()
+    assert metadata["schema_version"] == 1
+    assert all(isinstance(token, str) for token in metadata["prompt_tokens"])
+    assert {"node_threshold", "edge_threshold"} <= metadata["pruning_settings"].keys()
+    assert content["qParams"]["linkType"] == "both"
+    ids = [node["node_id"] for node in content["nodes"]]
+    assert len(ids) == len(set(ids))
+    for node in content["nodes"]:
+        for field, kind in NODE_FIELDS.items():
+            assert isinstance(node[field], kind), field
+        assert 0 <= node["ctx_idx"] < len(metadata["prompt_tokens"])
+        if node["feature_type"] == "cross layer transcoder":
+            layer, number, position = map(int, node["node_id"].split("_"))
+            assert node["feature"] == (layer + number) * (layer + number + 1) // 2 + number
+            assert (node["layer"], node["ctx_idx"]) == (str(layer), position)
+        elif node["feature_type"] == "embedding":
+            assert node["layer"] == "E" and node["node_id"].startswith("E_")
+        elif node["feature_type"] == "logit":
+            assert f"(p={node['token_prob']:.3f})" in node["clerp"]
+        else:
+            assert node["feature_type"] == "mlp reconstruction error"
+            assert node["feature"] == -1
+    for link in content["links"]:
+        assert link["source"] in ids and link["target"] in ids
+        assert isinstance(link["weight"], float)
+    for name, *members in content["qParams"]["supernodes"]:
+        assert isinstance(name, str) and set(members) <= set(ids)
+    assert set(content["qParams"]["pinnedIds"]) <= set(ids)
+
+
+def test_the_graph_that_others_read(pocket_trace: Trace, tmp_path: Path):
+    path = write_graph(pocket_trace, tmp_path)
+    content = json.loads(path.read_text())
+    check_schema(content)
+    write_graph(pocket_trace, tmp_path)  # again: still one in the list
+    listed = json.loads((tmp_path / LIST).read_text())["graphs"]
+    assert listed == [content["metadata"]]
+    assert path.stem == content["metadata"]["slug"]
+    carried = [link for link in content["links"] if link["heads"]]
+    assert carried
+    for link in carried:
+        total = link["straight"] + sum(weight for _, weight in link["heads"])
+        assert total == pytest.approx(link["weight"], abs=0.06 * abs(link["weight"]) + 1e-3)
+
+
+def test_token_texts_survive(pocket_trace: Trace, tmp_path: Path):
+    from dataclasses import replace
+
+    odd = ["\n", "\t", "</script>", '"', "\\", "🙂", "שלום", "\u202e" + "x" * 200]
+    content = json.loads(write_graph(replace(pocket_trace, tokens=odd), tmp_path).read_text())
+    assert content["metadata"]["prompt_tokens"] == odd
+
+
+def test_an_error_and_a_feature_do_not_share_a_name(pocket_trace: Trace):
+    from dataclasses import replace
+
+    from edgewise.tracing.result import Node
+
+    shared = [
+        Node("0_3_2", "feature", 0, 3, 2, "of", 0.1, 1.0, 2),
+        Node("error_3_2", "error", 3, -1, 2, "of", 0.1),
+        pocket_trace.nodes[-1],
+    ]
+    made = replace(
+        pocket_trace, nodes=shared, links=[], clusters=[], head_shares=pocket_trace.head_shares[:0]
+    )
+    check_schema(graph_json(made))
+
+
+# ----------------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_bad_input_is_one_clear_line(pocket_trace: Trace, tmp_path: Path):
+    transcoder = random_transcoder(6, 128, 8)
+    with pytest.raises(EdgewiseError, match="not one token of pocket's vocabulary"):
+        trace("pocket", transcoder, TraceConfig(logit="antidisestablishment"))
+    with pytest.raises(EdgewiseError, match="tokens; give pocket one of 1 to 128"):
+        trace("pocket", transcoder, TraceConfig(prompt="the " * 200))
+    with torch.no_grad():
+        transcoder.encoder_bias.fill_(-1e3)
+    with pytest.raises(EdgewiseError, match="no feature of the transcoder is active"):
+        trace("pocket", transcoder, TraceConfig())
+    with pytest.raises(EdgewiseError, match="there is no key 99"):
+        pocket_trace.heads_at(0.8, key=99)
+    with pytest.raises(EdgewiseError, match="share must be"):
+        pocket_trace.heads_at(1.5)
+    with pytest.raises(EdgewiseError, match="--nodes must be above 0"):
+        TraceConfig(nodes=0.0)
+    with pytest.raises(EdgewiseError, match="counts tokens from 1"):
+        TraceConfig(key=0)
+    with pytest.raises(EdgewiseError, match="give the transcoder"):
+        trace("pocket-addition", None, TraceConfig(prompt="53+21="))
+
+
+def test_models_that_are_not_understood_are_refused():
+    for kind in ("olmo2", "gemma3"):
+        model = edgewise.install(host(kind))
+        with pytest.raises(EdgewiseError):
+            freeze(model, text(1, LENGTH)[0])
