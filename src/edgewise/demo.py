@@ -18,7 +18,7 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 import edgewise
-from edgewise.circuits.screen import print_result
+from edgewise.circuits.screen import Screen, print_result
 from edgewise.drawing import save_figure
 from edgewise.figures.circuit import save_circuit_figures
 from edgewise.figures.collect_maps import collect_maps
@@ -26,6 +26,7 @@ from edgewise.figures.map_grid import draw_maps
 from edgewise.figures.map_table import print_maps
 from edgewise.figures.read_flow import save_flow
 from edgewise.pocket import addition, evaluate, stream, world
+from edgewise.tracing.run import print_traces, save_traces
 
 OUT = Path("runs/demo")
 HELD_OUT_ROWS = 256
@@ -43,6 +44,7 @@ def run(out: Path = OUT, minutes: float = 1.6, prompts: int = 8) -> dict[str, An
             sparsify, out=out / "pocket-sparse", minutes=minutes
         ),
         "which heads and edges carry a behaviour": partial(circuits, out=out / "circuits", prompts=prompts),
+        "how one prediction comes about": partial(traces, out=out / "trace"),
         "pictures": partial(pictures, out=out),
     }
     summary: dict[str, Any] = {}
@@ -159,8 +161,17 @@ def circuits(console: Console, out: Path, prompts: int) -> dict[str, Any]:
     return {"circuits": ratios}
 
 
+def traces(console: Console, out: Path) -> dict[str, Any]:
+    """Large to small, through the features of both models, down to the heads."""
+    config = edgewise.TraceConfig(out=out)
+    found = save_traces(["pocket", "pocket-sparse"], None, config, Screen())
+    print_traces(found, config)
+    console.print(f"{out}/trace-diagram (svg, pdf, png), {out}/*/trace.json, {out}/graphs for other viewers")
+    return {"trace": {each.kind: {"heads_at_80": len(each.heads_at(0.8)), **each.figures} for each in found}}
+
+
 def pictures(console: Console, out: Path) -> dict[str, Any]:
-    """The six figures, from what the stages before have left."""
+    """The figures, from what the stages before have left."""
     folder, models = out / "figures", ["pocket", "pocket-sparse"]
     maps = collect_maps(models, circuit=out / "circuits" / "copy")
     maps.save(folder)
@@ -169,7 +180,7 @@ def pictures(console: Console, out: Path) -> dict[str, Any]:
     save_circuit_figures(edgewise.CircuitResult.load(out / "circuits" / "copy"), folder)
     save_flow(models, 'The opposite of "large" is "', False, folder)
     save_flow(["pocket-addition", "pocket-addition-sparse"], None, False, folder / "sums")
-    for picture in (out / "pocket-sparse").glob("run.*"):
+    for picture in [*(out / "pocket-sparse").glob("run.*"), *(out / "trace").glob("trace-diagram.*")]:
         shutil.copy(picture, folder)
     drawn = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
     console.print(f"{folder}: {', '.join(drawn)}; each also as SVG and PDF")

@@ -1,0 +1,59 @@
+"""The shipped transcoders are those of the shipped models, and as good as the docs say."""
+
+import pytest
+import torch
+
+import edgewise
+from edgewise import pocket
+from edgewise.data import shipped_data
+from edgewise.errors import EdgewiseError
+from edgewise.evaluation import parts
+from edgewise.transcoder.evaluation import evaluate_transcoder
+
+MODELS = ("pocket", "pocket-sparse")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_they_explain(name: str):
+    model = edgewise.load(name)
+    transcoder = edgewise.load_transcoder(pocket.folder(name) / "transcoder", model)
+    held_out = next(parts(shipped_data("pocket", 0).held_out, 64))  # pyright: ignore
+    found = evaluate_transcoder(model, transcoder, held_out)
+    assert min(found.explained_variance) > 0.95
+    assert found.replaced_loss - found.loss < 0.04
+    assert sum(found.l0) / 6 < 14
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_belongs_to_its_model_only(name: str):
+    other = edgewise.load(next(each for each in MODELS if each != name))
+    with pytest.raises(EdgewiseError):
+        edgewise.load_transcoder(pocket.folder(name) / "transcoder", other)
+
+
+def test_the_twin_needs_fewer_heads_for_large_to_small():
+    counts = {}
+    for name in MODELS:
+        found = edgewise.trace(name)
+        assert found.logits[0][0].strip() == "small"
+        assert found.tokens[found.main_key] == "large"
+        assert found.figures["closure"] < 1e-5
+        assert found.figures["feature_correlation_frozen"] > 0.85
+        assert found.contexts and all(
+            node.origin is not None for node in found.nodes if node.kind == "feature"
+        )
+        counts[name] = len(found.heads_at(0.8))
+        first = [f"L{layer}H{head}" for layer, head, _ in found.heads_at(0.8, key=4, query=7)][:2]
+        assert first == ["L4H1", "L3H4"]
+    assert counts["pocket"] >= 1.8 * counts["pocket-sparse"]
+
+
+def test_they_are_small():
+    for name in MODELS:
+        assert (pocket.folder(name) / "transcoder" / "transcoder.safetensors").stat().st_size < 4e6
+
+
+@torch.no_grad()
+def test_a_trace_of_another_logit():
+    found = edgewise.trace("pocket", config=edgewise.TraceConfig(logit="cold"))
+    assert [text.strip() for text, _ in found.logits] == ["cold"]
