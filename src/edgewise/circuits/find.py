@@ -14,6 +14,7 @@ from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import pooled_curve, ranks, trace
 from edgewise.circuits.heads import Advance, head_curves, head_effects
 from edgewise.circuits.memory import bytes_per_row, prompts_at_once, rows_at_once, token_edges_at_once
+from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, Found, ModelCircuit, TokenEdgesFound
 from edgewise.circuits.screen import Screen
@@ -45,11 +46,13 @@ def find_circuits(
     if not 1 <= len(models) <= 2:
         raise EdgewiseError(f"circuits are found in one model or compared between two, not {len(models)}")
     task = task or _task(models, config)
-    found = []
+    found, maps = [], []
     for place, model in enumerate(models):
         loaded = load(model) if isinstance(model, str) else model
         with evaluating(loaded):  # and as it was afterwards
             found.append(find_circuit(loaded, task, config, name_of(model, place), screen))
+            if config.out is not None:
+                maps.append(read_maps(loaded, task))
     examples = [
         {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
         for pair in task.pairs
@@ -59,6 +62,8 @@ def find_circuits(
     )
     if config.out is not None:
         result.save(config.out)
+        if all(isinstance(model, str) for model in models):  # else nobody knows their tokens' texts
+            PromptMaps(prompt_tokens(task, shared_tokenizer(models)), maps).save(config.out)
     return result
 
 

@@ -72,7 +72,8 @@ class AttentionMaps:
         paths = [Path(folder) / f"{STEM}.{ending}" for ending in ("json", "safetensors")]
         paths[0].parent.mkdir(parents=True, exist_ok=True)
         paths[0].write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-        save_file({str(place): panel.maps for place, panel in enumerate(self.panels)}, paths[1])
+        maps = {str(place): np.ascontiguousarray(panel.maps) for place, panel in enumerate(self.panels)}
+        save_file(maps, paths[1])
         return paths
 
     @classmethod
