@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, evaluating
 from edgewise.posttraining import snapshot
 from edgewise.posttraining.config import MAY_BE_NEW, SparsifyConfig, changed
+from edgewise.posttraining.log import Log
 from edgewise.posttraining.picture import draw_run
 from edgewise.posttraining.run import Diverged, Run
 from edgewise.posttraining.screen import Screen
@@ -214,7 +214,7 @@ def _check_same(run: Run, position: dict[str, Any], dense: Measured) -> None:
 def _train(run: Run, screen: Screen) -> str:
     """Steps until something says stop; gives what it was."""
     config, accelerator = run.config, run.accelerator
-    log = _Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
+    log = Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
     check_rows = max(accelerator.num_processes, _CHECK_TOKENS // run.data.train.context)
     # of the same rows, because a part of the text is easier or harder than all of it
     dense_ce = run.validate_dense(check_rows).ce
@@ -231,7 +231,7 @@ def _train(run: Run, screen: Screen) -> str:
                 flags[_SAVE] = float(now - saved >= 60 * config.save_minutes)
                 if deadline is not None:
                     flags[_TIME_UP] = float(now > deadline)
-                    flags[_STEPS] = _steps_in_time(run.step_number, first, now - began, deadline - now)
+                    flags[_STEPS] = steps_in_time(run.step_number, first, now - began, deadline - now)
             seen = run.step(tuple(flags))
             if seen.flags[_STEPS]:  # the schedule follows the pace, so that it is over when the time is
                 run.steps = max(run.step_number, int(min(most, seen.flags[_STEPS])))
@@ -242,14 +242,15 @@ def _train(run: Run, screen: Screen) -> str:
                 raise Diverged(f"the loss is {gap:.1f} nats above the dense model's and growing", run)
             every = max(1, run.steps // 1000)
             if run.step_number % every == 0:
-                log.write(run, ce=seen.ce, dense_ce=seen.dense_ce, expected_density=seen.density)
+                losses = {"ce": seen.ce, "dense_ce": seen.dense_ce, "expected_density": seen.density}
+                log.write(run, **_multiplier(run), **losses)
             line(seen)
             last = run.step_number == run.steps or seen.flags[_TIME_UP]
             if last or run.step_number % max(1, run.steps // _CHECKS) == 0:
                 checked = run.validate(check_rows)
                 if not math.isfinite(checked.ce):
                     raise Diverged("the held-out loss is not a number", run)
-                log.write(run, held_out=checked, delta_ce=checked.ce - dense_ce)
+                log.write(run, **_multiplier(run), delta_ce=checked.ce - dense_ce, **_held_out(checked))
                 screen.checked(checked)
                 if config.track:
                     values = {
@@ -279,7 +280,15 @@ def _train(run: Run, screen: Screen) -> str:
     return stopped
 
 
-def _steps_in_time(step: int, first: int, spent: float, left: float) -> float:
+def _multiplier(run: Run) -> dict[str, Any]:
+    return {"beta": run.multiplier.beta, "gap": run.multiplier.gap}
+
+
+def _held_out(checked: Measured) -> dict[str, float]:
+    return {"held_out_ce": checked.ce, "density": checked.density, "edges_per_query": checked.edges_per_query}
+
+
+def steps_in_time(step: int, first: int, spent: float, left: float) -> float:
     """How many steps there will be at the pace of those done, checks and snapshots included; 0 while that is unknown."""
     return step + left * (step - first) / spent if step >= first + 20 else 0.0
 
@@ -305,48 +314,6 @@ def catching_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Log:
-    """log.jsonl: one line for a step, one for a validation. What a resumed run will do again is cut off first."""
-
-    def __init__(self, path: Path, step: int, is_main: bool):
-        self.file = None
-        self.explained = partial(snapshot.explained, path.parent / "snapshots", path.name)
-        if not is_main:
-            return
-        kept = []
-        with self.explained():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if step and path.is_file():
-                for line in path.read_text().splitlines():
-                    try:
-                        if json.loads(line)["step"] <= step:
-                            kept.append(line + "\n")
-                    except ValueError:  # the last line of a killed run
-                        continue
-            path.write_text("".join(kept))
-            self.file = path.open("a")
-
-    def write(self, run: Run, held_out: Measured | None = None, **values: float) -> None:
-        if self.file is None:
-            return
-        line: dict[str, Any] = {
-            "step": run.step_number,
-            "tokens": run.tokens,
-            "seconds": round(run.seconds, 2),
-        }
-        line |= {"beta": run.multiplier.beta, "gap": run.multiplier.gap, **values}
-        if held_out is not None:
-            line |= {"held_out_ce": held_out.ce, "density": held_out.density}
-            line |= {"edges_per_query": held_out.edges_per_query}
-        with self.explained():
-            self.file.write(json.dumps(line) + "\n")
-            self.file.flush()
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
 
 
 # -------------------------------------------------------------------------------------------------------- the end

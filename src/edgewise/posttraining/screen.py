@@ -17,7 +17,7 @@ from edgewise.evaluation import Measured
 if TYPE_CHECKING:
     from edgewise.posttraining.run import Run, StepLog
 
-QUIET_SECONDS = 30.0  # between lines where there is no terminal to repaint
+_QUIET_SECONDS = 30.0  # between lines where there is no terminal to repaint
 
 
 class Screen:
@@ -60,7 +60,7 @@ class Screen:
             self.say(f"{label:<9}{text}")
 
     @contextmanager
-    def live(self, run: "Run") -> Iterator[Callable[["StepLog"], None]]:
+    def live(self, run: Any) -> Iterator[Callable[[Any], None]]:
         """A bar with the numbers that matter; where nothing can be repainted, a line now and then."""
         bar = Progress(BarColumn(20), TextColumn("{task.description}"), console=self.console)
         terminal = self.console.is_terminal
@@ -68,17 +68,15 @@ class Screen:
         with bar if terminal else nullcontext():
             task = bar.add_task("first step", total=run.steps, completed=run.step_number)
 
-            def line(seen: "StepLog") -> None:
+            def line(seen: Any) -> None:
                 nonlocal printed
                 now = time.monotonic()
-                if not terminal and now - printed < QUIET_SECONDS and run.step_number < run.steps:
+                if not terminal and now - printed < _QUIET_SECONDS and run.step_number < run.steps:
                     return
                 pace = (now - began) / (run.step_number - first)
                 text = (
                     f"{100 * run.step_number / run.steps:.0f} % · {run.tokens_per_step / pace:,.0f} tokens/s · "
-                    f"loss {seen.dense_ce:.3f} {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
-                    f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g} · "
-                    f"{span(pace * (run.steps - run.step_number))} left"
+                    f"{self.described(run, seen)} · {span(pace * (run.steps - run.step_number))} left"
                 )
                 if terminal:
                     bar.update(task, completed=run.step_number, total=run.steps, description=text)
@@ -87,6 +85,13 @@ class Screen:
                     printed = now
 
             yield line
+
+    def described(self, run: "Run", seen: "StepLog") -> str:
+        """A step, in the live line."""
+        return (
+            f"loss {seen.dense_ce:.3f} {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
+            f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
+        )
 
     def _density(self, seen: "StepLog") -> str:
         if self.last is None:

@@ -1,16 +1,12 @@
 """What a transcoder's training shows while it runs: the plan, a live line, the evaluation. On one process only."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from edgewise.posttraining.screen import QUIET_SECONDS, Screen, memory_of, span
+from edgewise.posttraining.screen import Screen, memory_of, span
 from edgewise.transcoder.evaluation import TranscoderEvaluation
 
 if TYPE_CHECKING:
@@ -39,35 +35,13 @@ class TranscoderScreen(Screen):
         for label, text in rows.items():
             self.say(f"{label:<9}{text}")
 
-    @contextmanager
-    def live(self, run: "TranscoderRun") -> Iterator[Callable[["StepLog"], None]]:  # pyright: ignore
-        """A bar with the numbers that matter; where nothing can be repainted, a line now and then."""
-        bar = Progress(BarColumn(20), TextColumn("{task.description}"), console=self.console)
-        terminal = self.console.is_terminal
-        began, first, printed = time.monotonic(), run.step_number, time.monotonic()
-        with bar if terminal else nullcontext():
-            task = bar.add_task("first step", total=run.steps, completed=run.step_number)
-
-            def line(seen: "StepLog") -> None:
-                nonlocal printed
-                now = time.monotonic()
-                if not terminal and now - printed < QUIET_SECONDS and run.step_number < run.steps:
-                    return
-                pace = (now - began) / (run.step_number - first)
-                layers = len(seen.mse)
-                text = (
-                    f"{100 * run.step_number / run.steps:.0f} % · {run.tokens_per_step / pace:,.0f} tokens/s · "
-                    f"explained {1 - sum(seen.mse) / layers:.3f} (worst layer {1 - max(seen.mse):.3f}) · "
-                    f"{sum(seen.l0) / layers:.1f} features a token and layer · "
-                    f"{span(pace * (run.steps - run.step_number))} left"
-                )
-                if terminal:
-                    bar.update(task, completed=run.step_number, total=run.steps, description=text)
-                else:
-                    self.say(text)
-                    printed = now
-
-            yield line
+    def described(self, run: "TranscoderRun", seen: "StepLog") -> str:  # pyright: ignore
+        """A step, in the live line."""
+        layers = len(seen.mse)
+        return (
+            f"explained {1 - sum(seen.mse) / layers:.3f} (worst layer {1 - max(seen.mse):.3f}) · "
+            f"{sum(seen.l0) / layers:.1f} features a token and layer"
+        )
 
     def result(self, measured: TranscoderEvaluation, stopped: str, out: Path) -> None:  # pyright: ignore
         print_transcoder(measured, self.console)

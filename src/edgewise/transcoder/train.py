@@ -19,11 +19,11 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import evaluating, shipped_origin
 from edgewise.model.adapter import parts_of
 from edgewise.posttraining import snapshot
-from edgewise.posttraining.loop import Interrupted, catching_signals, known_name, training_data
+from edgewise.posttraining.log import Log
+from edgewise.posttraining.loop import Interrupted, catching_signals, known_name, steps_in_time, training_data
 from edgewise.posttraining.run import Diverged
 from edgewise.transcoder.config import MAY_BE_NEW, TranscoderConfig, changed
 from edgewise.transcoder.evaluation import TranscoderEvaluation, evaluate_transcoder
-from edgewise.transcoder.log import Log
 from edgewise.transcoder.run import TranscoderRun
 from edgewise.transcoder.screen import TranscoderScreen
 from edgewise.transcoder.store import WEIGHTS, check_belongs, save_transcoder
@@ -156,12 +156,9 @@ def _train(run: TranscoderRun, screen: TranscoderScreen) -> str:
                 flags[_SAVE] = float(now - saved >= 60 * config.save_minutes)
                 if deadline is not None:
                     flags[_TIME_UP] = float(now > deadline)
-                    # the schedule follows the pace, so that it is over when the time is
-                    if run.step_number >= first + 20:
-                        pace = (run.step_number - first) / (now - began)
-                        flags[_STEPS] = run.step_number + (deadline - now) * pace
+                    flags[_STEPS] = steps_in_time(run.step_number, first, now - began, deadline - now)
             seen = run.step(tuple(flags))
-            if seen.flags[_STEPS]:
+            if seen.flags[_STEPS]:  # the schedule follows the pace, so that it is over when the time is
                 run.steps = max(run.step_number, int(min(most, seen.flags[_STEPS])))
             if run.step_number % max(1, run.steps // 1000) == 0:
                 log.write(run, mse=sum(seen.mse), l0=sum(seen.l0) / len(seen.l0))

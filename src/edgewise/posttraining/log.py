@@ -3,12 +3,19 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from edgewise.posttraining import snapshot
 
-if TYPE_CHECKING:
-    from edgewise.transcoder.run import TranscoderRun
+
+class Logged(Protocol):
+    """A training, as its log sees it."""
+
+    step_number: int
+    seconds: float
+
+    @property
+    def tokens(self) -> int: ...
 
 
 class Log:
@@ -32,7 +39,7 @@ class Log:
             path.write_text("".join(kept))
             self.file = path.open("a")
 
-    def write(self, run: "TranscoderRun", **values: Any) -> None:
+    def write(self, run: Logged, **values: Any) -> None:
         if self.file is None:
             return
         line = {"step": run.step_number, "tokens": run.tokens, "seconds": round(run.seconds, 2), **values}
