@@ -2,16 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install demo test lint bench-attention bench-step bench-efficiency bench-patching clean
+.PHONY: help install demo test test-slow lint page bench-attention bench-step bench-efficiency bench-patching clean
 
 help:
 	@echo "make demo             run the main job on what is shipped, into runs/demo"
-	@echo "make test             run the tests"
+	@echo "make test             run the tests (minutes)"
+	@echo "make test-slow        run those that take longer"
 	@echo "make lint             ruff and pyright"
 	@echo "make bench-attention  time and memory of gated attention against dense"
 	@echo "make bench-step       a step of gated training against a dense one"
 	@echo "make bench-efficiency tokens to 2 % of edges, default recipe against the paper's (hours)"
 	@echo "make bench-patching   patching all heads, against TransformerLens in an environment of its own"
+	@echo "make page             build the report's program from report/ (needs node)"
 	@echo "make install          only set up .venv"
 
 # The stamp is newer than what it was made from, so a second call installs nothing.
@@ -26,12 +28,18 @@ demo: install
 	$(BIN)/edgewise demo
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow
 
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+page:
+	cd report && npm ci && npm run build
 
 bench-attention: install
 	$(BIN)/python benchmarks/attention.py

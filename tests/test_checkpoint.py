@@ -232,6 +232,7 @@ def opened_elsewhere(path: Path, cls: str, first: str = "") -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_plain_transformers_never_gives_the_dense_logits(tmp_path):
     model = trained_twin()
     edgewise.save(model, tmp_path)

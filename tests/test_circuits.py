@@ -239,6 +239,7 @@ def plain_edge(model: Any, kind: str, given: Prompts, source: str, target: str) 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("kind", HOSTS)
 def test_dropping_one_edge_equals_path_patching_for_every_edge(kind, sparse):
@@ -414,6 +415,7 @@ def test_circuits_of_the_pocket_and_its_twin(tmp_path):
     assert CircuitResult.load(tmp_path) == result
 
 
+@pytest.mark.slow
 def test_little_memory_finds_the_same_circuit():
     task = make_task("antonym", edgewise.load_tokenizer("pocket"), 5)
     model = edgewise.load("pocket-sparse")

@@ -38,6 +38,7 @@ def test_every_command_in_the_readme_exists():
     assert named and named <= COMMANDS.keys()
 
 
+@pytest.mark.slow
 def test_the_demo_writes_its_summary(tmp_path):
     from edgewise.demo import run
 
@@ -55,7 +56,9 @@ def test_the_demo_writes_its_summary(tmp_path):
     densities = [row["density"] for row in summary["untrained"]]
     assert densities == sorted(densities, reverse=True) and 0 < densities[-1] < densities[0] < 1
     assert 0 < summary["sparse"]["density"] < 1 and (tmp_path / "pocket-sparse/run.png").is_file()
-    assert len(summary["figures"]) == 6 and (tmp_path / "figures/attention-maps.svg").is_file()
+    assert summary["trace"]["dense"]["heads_at_80"] > summary["trace"]["sparse"]["heads_at_80"]
+    assert (tmp_path / "report.html").is_file()
+    assert len(summary["figures"]) == 7 and (tmp_path / "figures/attention-maps.svg").is_file()
     assert (
         summary["circuits"].keys() == {"copy", "ioi"} and (tmp_path / "circuits/ioi/circuit.json").is_file()
     )
@@ -65,7 +68,7 @@ def test_a_wheel_carries_the_models(tmp_path, monkeypatch):
     build = pytest.importorskip("hatchling.build", reason="hatchling is needed to build a wheel")
     monkeypatch.chdir(ROOT)
     wheel = tmp_path / build.build_wheel(str(tmp_path))
-    assert wheel.stat().st_size < 16e6
+    assert wheel.stat().st_size < 20e6
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
     code = (

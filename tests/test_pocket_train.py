@@ -39,6 +39,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(tmp_path):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_miniature_writes_a_folder_that_transformers_reads(tmp_path, monkeypatch):
     unseen = replace(RECIPES["pocket-addition"], glance=lambda model: {})  # ten glances would take longest
     monkeypatch.setitem(RECIPES, "pocket-addition", unseen)

@@ -31,6 +31,7 @@ def test_each_belongs_to_its_model_only(name: str):
         edgewise.load_transcoder(pocket.folder(name) / "transcoder", other)
 
 
+@pytest.mark.slow
 def test_the_twin_needs_fewer_heads_for_large_to_small():
     counts = {}
     for name in MODELS:

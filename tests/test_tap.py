@@ -110,7 +110,7 @@ def _fail(layer, x):
 
 def test_mistakes_are_named(model):
     with (
-        pytest.raises(EdgewiseError, match="cannot tap logits; what passes is: keys"),
+        pytest.raises(EdgewiseError, match="cannot tap logits; what passes is: queries, keys"),
         edgewise.tap(model, read=cast(Any, ["logits"])),
     ):  # pyright: ignore
         pass

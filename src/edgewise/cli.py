@@ -260,6 +260,28 @@ def trace(
     )
 
 
+def report(
+    folder: Annotated[Path, tyro.conf.Positional],
+    out: Path | None = None,
+    open: bool = False,
+) -> None:
+    """Write one page to explore all results in a folder: maps, flow, circuits, traces, the run. It needs no network.
+
+    Args:
+        folder: A folder in which other commands have left their results, at any depth.
+        out: The page; report.html in the folder if not given.
+        open: Show it in the browser.
+    """
+    import webbrowser
+
+    from edgewise.report.page import write_report
+
+    path = write_report(folder, out)
+    print(path)
+    if open:
+        webbrowser.open(path.resolve().as_uri())
+
+
 def demo() -> None:
     """Run the main job on what is shipped with the package, and say where the results are (runs/demo)."""
     from edgewise.demo import run
@@ -278,6 +300,7 @@ COMMANDS = {
     "transcoder": transcoder,
     "features": features,
     "trace": trace,
+    "report": report,
     "demo": demo,
 }
 

@@ -26,6 +26,7 @@ from edgewise.figures.map_grid import draw_maps
 from edgewise.figures.map_table import print_maps
 from edgewise.figures.read_flow import save_flow
 from edgewise.pocket import addition, evaluate, stream, world
+from edgewise.report.page import write_report
 from edgewise.tracing.run import print_traces, save_traces
 
 OUT = Path("runs/demo")
@@ -55,7 +56,8 @@ def run(out: Path = OUT, minutes: float = 1.6, prompts: int = 8) -> dict[str, An
     out.mkdir(parents=True, exist_ok=True)
     path = out / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
-    console.print(f"Results: {path}")
+    page = write_report(out)
+    console.print(f"Results: {path}; to explore them, open {page} in a browser")
     return summary
 
 

@@ -76,7 +76,8 @@ def in_eight_bits(weights: np.ndarray) -> np.ndarray:  # [..., t, t] -> uint8 [.
     rows, columns = np.tril_indices(weights.shape[-1])
     lower = weights[..., rows, columns]
     eight = np.where(lower > 0, np.clip(np.rint(255 * lower), 1, 255), 0).astype(np.uint8)
-    return np.ascontiguousarray(eight)  # picking cells turns the order in memory, which safetensors does not notice
+    # picking cells turns the order in memory, which safetensors does not notice
+    return np.ascontiguousarray(eight)
 
 
 def _shown(task: Task) -> Sequence[Any]:
