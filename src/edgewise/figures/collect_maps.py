@@ -20,8 +20,9 @@ from edgewise.evaluation import evaluating
 from edgewise.figures.attention_maps import AttentionMaps, Panel
 from edgewise.figures.canvas import titles
 from edgewise.figures.map_statistics import measure_head
-from edgewise.tasks.align import Refused, Tokens, check_fast, encode
+from edgewise.tasks.align import Tokens
 from edgewise.tasks.measure import get_task
+from edgewise.tasks.prompt import tokens_of
 
 if TYPE_CHECKING:
     from edgewise.circuits.screen import Screen
@@ -160,13 +161,7 @@ def _asked(heads: str | Sequence[str], models: Sequence[PreTrainedModel]) -> lis
 
 
 def _read(tokenizer: PreTrainedTokenizerBase, prompt: str, longest: int) -> Tokens:
-    check_fast(tokenizer)
-    try:
-        read = encode(tokenizer, [prompt])[0]
-    except Refused as refused:
-        raise EdgewiseError(f"the prompt cannot be read: {refused}") from refused
-    if read.unknown is not None:
-        raise EdgewiseError(f"the prompt has a word that the tokenizer does not know: {read.unknown}")
+    read = tokens_of(tokenizer, prompt)
     if not 2 <= len(read.ids) <= longest:
         raise EdgewiseError(f"the prompt has {len(read.ids)} tokens; a map can have 2 to {longest}")
     return read
