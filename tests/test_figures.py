@@ -14,6 +14,7 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from odd_tokens import ODD
 
 import edgewise
 from edgewise import cli
@@ -35,25 +36,6 @@ from edgewise.figures.flow import CUT, MOST, Edge, Flow, Flows, draw_flow, seen_
 from edgewise.figures.read_flow import collect_flow
 from edgewise.figures.wiring import circuit_heads, draw_wiring, head_edges
 from edgewise.posttraining.picture import draw_run
-
-ODD = [
-    "\n",
-    "\t",
-    "🎉",
-    "$x^2$",
-    "<b>&",
-    "שלום",
-    "مرحبا",
-    "supercalifragilistic",
-    "_a_",
-    " ",
-    "",
-    "\x00",
-    "\\frac",
-    "ﷺ",
-    "名",
-]
-
 
 # ------------------------------------------------------------------------------------------------------ made by hand
 

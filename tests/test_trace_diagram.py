@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 from matplotlib.transforms import Bbox
+from odd_tokens import ODD
 
 from edgewise.drawing import FORMATS, MARK, Picture, save_figure, visible
 from edgewise.errors import EdgewiseError
@@ -24,23 +25,6 @@ from edgewise.figures.trace_heads import MOST
 from edgewise.tracing.result import Cluster, Node, Trace
 
 PROMPT = ["The", "opposite", "of", '"', "large", '"', "is", '"']
-ODD = [
-    "\n",
-    "\t",
-    "🎉",
-    "$x^2$",
-    "<b>&",
-    "שלום",
-    "مرحبا",
-    "supercalifragilistic",
-    "_a_",
-    " ",
-    "",
-    "\x00",
-    "\\frac",
-    "ﷺ",
-    "名",
-]
 Group = tuple[tuple[int, ...], int, int, int, float]
 """Words that a cluster responds to, where it stands, its first and last layer, its influence."""
 GROUPS: list[Group] = [

@@ -46,7 +46,7 @@ def random_transcoder(layers: int, width: int, features: int = 12) -> Transcoder
     return made
 
 
-def model_and_graph(kind: str, gated: bool, double: bool = False):
+def model_and_graph(kind: str, gated: bool):
     model = edgewise.install(host(kind))
     if gated:
         model = edgewise.gate(model, edgewise.GateConfig("relative", b=2.0))
@@ -370,8 +370,8 @@ def test_where_nothing_comes_after_the_frozen_model_does_exactly_what_the_graph_
 
 
 @torch.no_grad()
-def test_a_linear_model_does_exactly_what_the_graph_says():
-    """No MLP, frozen attention, and a final norm that hardly moves: prediction and model agree."""
+def test_a_head_of_the_last_layer_works_straight_and_through_its_mlps_features():
+    """Both written out: its prediction is their sum."""
     model, graph = model_and_graph("gpt2", False)
     heads = [(2, head) for head in range(4)]
     _, effects = take_away(model, graph, torch.tensor([0]), heads)
@@ -573,6 +573,8 @@ def test_bad_input_is_one_clear_line(pocket_trace: Trace, tmp_path: Path):
         trace("pocket", transcoder, TraceConfig(logit="antidisestablishment"))
     with pytest.raises(EdgewiseError, match="tokens; give pocket one of 1 to 128"):
         trace("pocket", transcoder, TraceConfig(prompt="the " * 200))
+    with pytest.raises(EdgewiseError, match="does not know .*xylophone"):
+        trace("pocket", transcoder, TraceConfig(prompt='The opposite of " xylophone " is "'))
     with torch.no_grad():
         transcoder.encoder_bias.fill_(-1e3)
     with pytest.raises(EdgewiseError, match="no feature of the transcoder is active"):
@@ -587,6 +589,13 @@ def test_bad_input_is_one_clear_line(pocket_trace: Trace, tmp_path: Path):
         TraceConfig(key=0)
     with pytest.raises(EdgewiseError, match="give the transcoder"):
         trace("pocket-addition", None, TraceConfig(prompt="53+21="))
+
+
+def test_a_model_in_half_precision_is_traced_and_stays_as_it_is():
+    model, tokenizer = edgewise.load("pocket").bfloat16(), edgewise.load_tokenizer("pocket")
+    found = trace(model, random_transcoder(6, 128, 8), TraceConfig(), tokenizer=tokenizer)
+    assert found.figures["closure"] < 1e-4
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
 
 def test_models_that_are_not_understood_are_refused():

@@ -251,10 +251,15 @@ def trace(
         transcoder: The folder of each model's transcoder, in the same order. The shipped models bring theirs.
     """
     from edgewise.circuits.screen import Screen
-    from edgewise.tracing.run import print_traces, save_traces
+    from edgewise.drawing import save_figure
+    from edgewise.figures.trace_diagram import draw_trace
+    from edgewise.tracing.run import save_traces
+    from edgewise.tracing.screen import print_traces
 
     screen = Screen()
-    print_traces(save_traces(models, transcoder, config, screen), config)
+    found = save_traces(models, transcoder, config, screen)
+    save_figure(draw_trace(found, config.key_place, config.share), config.out / "trace-diagram")
+    print_traces(found, config)
     screen.say(
         f"trace.json is in {config.out}, drawn as trace-diagram (svg, pdf, png); graphs/ is for other viewers"
     )

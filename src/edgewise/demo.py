@@ -25,9 +25,11 @@ from edgewise.figures.collect_maps import collect_maps
 from edgewise.figures.map_grid import draw_maps
 from edgewise.figures.map_table import print_maps
 from edgewise.figures.read_flow import save_flow
+from edgewise.figures.trace_diagram import draw_trace
 from edgewise.pocket import addition, evaluate, stream, world
 from edgewise.report.page import write_report
-from edgewise.tracing.run import print_traces, save_traces
+from edgewise.tracing.run import save_traces
+from edgewise.tracing.screen import print_traces
 
 OUT = Path("runs/demo")
 HELD_OUT_ROWS = 256
@@ -167,6 +169,7 @@ def traces(console: Console, out: Path) -> dict[str, Any]:
     """Large to small, through the features of both models, down to the heads."""
     config = edgewise.TraceConfig(out=out)
     found = save_traces(["pocket", "pocket-sparse"], None, config, Screen())
+    save_figure(draw_trace(found), out / "trace-diagram")
     print_traces(found, config)
     console.print(f"{out}/trace-diagram (svg, pdf, png), {out}/*/trace.json, {out}/graphs for other viewers")
     return {"trace": {each.kind: {"heads_at_80": len(each.heads_at(0.8)), **each.figures} for each in found}}

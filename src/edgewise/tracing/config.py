@@ -35,3 +35,8 @@ class TraceConfig:
                 raise EdgewiseError(f"{flag} must be above 0 and at most 1, not {value}")
         if self.key is not None and self.key < 1:
             raise EdgewiseError(f"--key counts tokens from 1, so it cannot be {self.key}")
+
+    @property
+    def key_place(self) -> int | None:
+        """The key's position, counted from 0 as everywhere in Python."""
+        return None if self.key is None else self.key - 1

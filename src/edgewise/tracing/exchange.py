@@ -45,7 +45,7 @@ def graph_json(trace: Trace) -> dict[str, Any]:
     from edgewise import __version__
 
     layers = trace.maps.shape[0]
-    ids = _ids(trace, layers)
+    ids = _ids(trace)
     clusters = [[each.label, *(ids[node] for node in each.nodes)] for each in trace.clusters]
     output = next(node for node in trace.nodes if node.kind == "logit")
     return {
@@ -92,7 +92,7 @@ def graph_json(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _ids(trace: Trace, layers: int) -> dict[str, str]:
+def _ids(trace: Trace) -> dict[str, str]:
     """Each node's name there. A feature is layer_feature_position and an error 0_layer_position, so that those of layer 0's
     first features could be one and the same: then the error's gets a tail."""
     ids = {node.id: node.id for node in trace.nodes if node.kind != "error"}

@@ -1,5 +1,6 @@
 """`trace`: one prediction, from the graph of features down to the heads that carry it."""
 
+import copy
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,7 @@ from edgewise.tracing.looks import looks
 from edgewise.tracing.paths import link_paths, strongest
 from edgewise.tracing.result import HeadLook, Intervention, Link, LinkPaths, Node, Trace
 from edgewise.tracing.shares import HeadShares, head_shares
-from edgewise.transcoder.features import contexts_for, promoted_tokens
-from edgewise.transcoder.show import feature_text
+from edgewise.transcoder.features import contexts_for, feature_text, promoted_tokens
 from edgewise.transcoder.store import load_transcoder
 from edgewise.transcoder.transcoder import Transcoder
 
@@ -53,8 +53,8 @@ def trace(
     began = time.monotonic()
     name = name_of(model, 0) if isinstance(model, PreTrainedModel) else str(model)
     loaded = model if isinstance(model, PreTrainedModel) else load(model)
-    if loaded.dtype != torch.float32:
-        loaded = loaded.float()
+    if loaded.dtype != torch.float32 or loaded.device.type != "cpu":
+        loaded = copy.deepcopy(loaded).float().cpu()  # a given model stays as it is
     tokenizer = tokenizer or load_tokenizer(name)
     if not isinstance(transcoder, Transcoder):
         transcoder = load_transcoder(transcoder or _shipped(name), loaded)
@@ -147,7 +147,6 @@ def _collect(
         )
     clusters = cluster(graph, pruned, words, ids)
     _, from_tokens = origins(graph)
-    weights = graph.readout.probability / graph.readout.probability.sum()
     maps = torch.stack([layer.weights for layer in graph.frozen.layers])
     found = Trace(
         model=name,
@@ -164,7 +163,7 @@ def _collect(
         links=links,
         clusters=clusters,
         strengths=strengths(clusters, [(x.source, x.target, x.flow) for x in links], logits),
-        origins=(weights @ from_tokens).tolist(),
+        origins=(graph.readout.weights @ from_tokens).tolist(),
         paths=_paths(graph, pruned, links, nodes, shares.heads.shape[2]),
         looks=[],
         interventions=[],
@@ -220,10 +219,8 @@ def _nodes(graph: Graph, pruned: Pruned, words: list[str], tokenizer: Any) -> li
             layer, position = divmod(feature - len(features), length)
             label = f"{words[position]}: not explained of MLP {layer}"
             nodes.append(Node(f"error_{layer}_{position}", "error", layer, -1, position, label, influence))
-    weights = graph.readout.probability / graph.readout.probability.sum()
-    for token, p, weight in zip(
-        graph.readout.tokens.tolist(), graph.readout.probability, weights, strict=True
-    ):
+    readout = graph.readout
+    for token, p, weight in zip(readout.tokens.tolist(), readout.probability, readout.weights, strict=True):
         text = tokenizer.decode([token])
         node_id = f"{layers + 1}_{token}_{length - 1}"
         nodes.append(Node(node_id, "logit", layers, token, length - 1, text, weight.item(), p.item()))

@@ -51,6 +51,11 @@ class Readout:
     bias: Tensor  # [K]
     value: Tensor  # [K]: what the model gave
 
+    @property
+    def weights(self) -> Tensor:  # [K]
+        """How much each counts: its probability among them."""
+        return self.probability / self.probability.sum()
+
 
 @dataclass(frozen=True)
 class Graph:

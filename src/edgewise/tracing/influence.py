@@ -54,7 +54,7 @@ def prune(graph: Graph, node_share: float, edge_share: float) -> Pruned:
     """Keep the smallest set of features and errors with a share of the influence, all tokens and logits; then the smallest
     set of edges among them with a share of the flow."""
     count, length = len(graph.features), graph.frozen.length
-    logits = graph.readout.probability / graph.readout.probability.sum()
+    logits = graph.readout.weights
     whole = influence(shares_of(graph.edges), logits, graph)
     inner = whole[length:]
     keep = torch.zeros(graph.sources, dtype=torch.bool)

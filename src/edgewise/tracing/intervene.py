@@ -94,7 +94,7 @@ def predict(graph: Graph) -> tuple[Tensor, Tensor]:  # -> [n], [L, heads]
         per_head[layer] = -(gradients * frozen.head_outputs[layer]).sum((-2, -1))
 
     end = torch.zeros(1, frozen.length, frozen.width)
-    end[0, -1] = _logit_weights(graph) @ graph.readout.direction
+    end[0, -1] = graph.readout.weights @ graph.readout.direction
     frozen.pull(frozen.final_norm.pull(end), read, visit)
     return -slope * features.activation, per_head
 
@@ -132,11 +132,7 @@ def _without(
         stack.enter_context(tap(model, edit=edits))
         logits = model(input_ids=graph.frozen.ids[None].expand(rows, -1), use_cache=False).logits[:, -1]
     centred = logits[:, graph.readout.tokens] - logits.mean(-1, keepdim=True)
-    return (centred - graph.readout.value) @ _logit_weights(graph)
-
-
-def _logit_weights(graph: Graph) -> Tensor:  # [K]
-    return graph.readout.probability / graph.readout.probability.sum()
+    return (centred - graph.readout.value) @ graph.readout.weights
 
 
 def _correlation(x: Tensor, y: Tensor) -> float | None:

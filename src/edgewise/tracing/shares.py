@@ -59,14 +59,7 @@ def head_shares(graph: Graph, pruned: Pruned) -> HeadShares:
 
 def _straight(graph: Graph, pruned: Pruned) -> Tensor:  # -> [e]
     """What goes along the residual stream only: the edge with all heads switched off."""
-    return _edges_at(graph, pruned.targets, pruned.sources, 0.0)[pruned.links[:, 0], pruned.links[:, 1]]
-
-
-def _edges_at(
-    graph: Graph, targets: Tensor, sources: Tensor, strength: float
-) -> Tensor:  # -> [targets, sources]
-    """Edges with all heads at some strength."""
-    frozen = graph.frozen
+    targets, sources = pruned.targets, pruned.sources
     total = torch.zeros(len(targets), len(sources))
 
     def visit(layer: int, at_mlp: Tensor, at_attention: Tensor) -> None:
@@ -74,8 +67,11 @@ def _edges_at(
         if more is not None:
             total.add_(at_mlp.flatten(1) @ more.flatten(1).T)
 
-    at_start = frozen.pull(graph.ended(targets), lambda layer, _: graph.read(targets, layer), visit, strength)
-    return total + at_start.flatten(1) @ graph.started(sources).flatten(1).T
+    at_start = graph.frozen.pull(
+        graph.ended(targets), lambda layer, _: graph.read(targets, layer), visit, strength=0.0
+    )
+    total += at_start.flatten(1) @ graph.started(sources).flatten(1).T
+    return total[pruned.links[:, 0], pruned.links[:, 1]]
 
 
 class _Carried:

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgewise.data import Batch
+from edgewise.data import Batch, held_out_only, shipped_data
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import evaluating, parts, rows_at_once
+from edgewise.evaluation import evaluating, parts, rows_at_once, shipped_origin
 from edgewise.model.adapter import parts_of
+from edgewise.model_info import info
 from edgewise.transcoder.activations import mlp_activations
 from edgewise.transcoder.transcoder import Transcoder
 
@@ -166,3 +167,16 @@ def check_feature(transcoder: Transcoder, layer: int, feature: int) -> None:
             f"there is no feature {feature} in layer {layer}: the transcoder has {transcoder.layers} layers of "
             f"{transcoder.features} features, counted from 0"
         )
+
+
+def feature_text(
+    name: str, data: tuple[str, ...] | None, tokens: int, tokenizer: PreTrainedTokenizerBase
+) -> Batch | None:
+    """Rows to look for contexts in; none if there is no text."""
+    if data is not None:
+        context = min(info(name).context or 1024, 1024)
+        return held_out_only(data, tokenizer, context, tokens=tokens)
+    shipped = shipped_data(shipped_origin(name), seed=0)
+    if shipped is None:
+        return None
+    return next(parts(shipped.held_out, max(1, tokens // shipped.train.context)))

@@ -8,13 +8,17 @@ from rich.text import Text
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.checkpoint import load, load_tokenizer
-from edgewise.data import Batch, held_out_only, shipped_data
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import parts, shipped_origin
-from edgewise.model_info import info
 from edgewise.posttraining.config import count
 from edgewise.transcoder.config import FeaturesConfig
-from edgewise.transcoder.features import Context, PromotedTokens, check_feature, contexts_for, promoted_tokens
+from edgewise.transcoder.features import (
+    Context,
+    PromotedTokens,
+    check_feature,
+    contexts_for,
+    feature_text,
+    promoted_tokens,
+)
 from edgewise.transcoder.store import load_transcoder, read_info
 
 _STRONG, _WEAK = "bold black on yellow", "underline"
@@ -53,19 +57,6 @@ def show_features(
     for layer, feature in wanted:
         promoted = promoted_tokens(host, transcoder, layer, feature, config.k)
         print_feature(console, layer, feature, found[layer, feature], promoted, tokenizer)
-
-
-def feature_text(
-    name: str, data: tuple[str, ...] | None, tokens: int, tokenizer: PreTrainedTokenizerBase
-) -> Batch | None:
-    """Rows to look for contexts in; none if there is no text."""
-    if data is not None:
-        context = min(info(name).context or 1024, 1024)
-        return held_out_only(data, tokenizer, context, tokens=tokens)
-    shipped = shipped_data(shipped_origin(name), seed=0)
-    if shipped is None:
-        return None
-    return next(parts(shipped.held_out, max(1, tokens // shipped.train.context)))
 
 
 def print_feature(
