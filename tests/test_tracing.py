@@ -573,7 +573,7 @@ def test_bad_input_is_one_clear_line(pocket_trace: Trace, tmp_path: Path):
         trace("pocket", transcoder, TraceConfig(logit="antidisestablishment"))
     with pytest.raises(EdgewiseError, match="tokens; give pocket one of 1 to 128"):
         trace("pocket", transcoder, TraceConfig(prompt="the " * 200))
-    with pytest.raises(EdgewiseError, match="does not know .*xylophone"):
+    with pytest.raises(EdgewiseError, match=r"does not know .*xylophone"):
         trace("pocket", transcoder, TraceConfig(prompt='The opposite of " xylophone " is "'))
     with torch.no_grad():
         transcoder.encoder_bias.fill_(-1e3)
