@@ -17,10 +17,11 @@ from typing import Any
 import edgewise
 from edgewise.circuits.find import find_circuit
 from edgewise.circuits.result import CircuitResult
-from edgewise.posttraining.controls import load_control, masked
+from edgewise.posttraining.controls import TOP_K, control_folder, load_control, masked
 from edgewise.tasks import TASKS, make_task
 
 SEEDS = (0, 1, 2)
+CONTROLS = ("random", *TOP_K)
 ROWS = {
     "heads": "heads",
     "heads_per_prompt": "heads, each prompt's own",
@@ -42,7 +43,7 @@ class Subject:
 
     def load(self) -> tuple[Any, Any]:
         """The model, and the mask it was trained behind, if any."""
-        if self.kind in ("random mask", "top-k"):
+        if self.kind in CONTROLS:
             model = edgewise.load("pocket")
             return model, load_control(self.folder, model)  # pyright: ignore
         return edgewise.load(str(self.folder or self.name)), None
@@ -54,8 +55,7 @@ def subjects(out: Path, seeds: tuple[int, ...]) -> list[Subject]:
         folder = out / f"seed-{seed}"
         found += [
             Subject("twin", f"twin {seed}", folder),
-            Subject("random mask", f"random mask {seed}", folder / "controls" / "random"),
-            Subject("top-k", f"top-k {seed}", folder / "controls" / "top-k"),
+            *(Subject(kind, f"{kind} {seed}", control_folder(folder, kind)) for kind in CONTROLS),
         ]
     return found
 
@@ -90,7 +90,7 @@ def analyse(out: Path, prompts: int, seeds: tuple[int, ...]) -> None:
 
 
 def _file(out: Path, subject: Subject, task: str) -> Path:
-    return out / "circuits" / subject.name.replace(" ", "-") / task
+    return out / "circuits" / subject.name.replace(", ", "-of-").replace(" ", "-") / task
 
 
 def tables(out: Path, seeds: tuple[int, ...]) -> None:

@@ -22,7 +22,7 @@ from edgewise.circuits.result import CircuitResult
 from edgewise.circuits.token_edges import token_edges
 from edgewise.errors import EdgewiseError
 from edgewise.model.adapter import parts_of
-from edgewise.posttraining.controls import masked, random_mask, top_k_mask
+from edgewise.posttraining.controls import TOP_K, masked, random_mask
 from edgewise.tasks import make_task
 from edgewise.tasks.pairs import Pair, Prompts, Task, score
 
@@ -513,14 +513,14 @@ def test_the_command_says_what_it_will_do_and_what_it_found(tmp_path):
         assert code == 2 and sentence in " ".join(said.split()), wrong
 
 
-@pytest.mark.parametrize("kind", ["random", "top-k"])
+@pytest.mark.parametrize("kind", ["random", *TOP_K])
 def test_a_control_goes_through_the_same_code(kind):
     """Masks follow the positions of the text, also in a replay that begins in its middle."""
     model, given = model_of("gpt2"), prompts()
     mask = (
         random_mask(torch.full((3, 4), 0.3), given.clean.shape[1], 0)
         if kind == "random"
-        else top_k_mask(torch.full((3, 4), 1.5))
+        else TOP_K[kind](torch.full((3, 4), 1.5))
     )
     with masked(model, mask):
         replay = record(model, given, "logit difference")

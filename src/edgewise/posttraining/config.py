@@ -149,7 +149,8 @@ class SparsifyConfig:
     valid: tuple[str, ...] | None = None
     """Held-out data; a part of --data that is never trained on if not given."""
     controls: bool = False
-    """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training."""
+    """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training. Takes about
+    six times as long as the run."""
     resume: bool = False
     """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density and --lr may be new."""
     save_minutes: float = 5.0

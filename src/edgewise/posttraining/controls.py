@@ -4,11 +4,13 @@ Every control starts from the same dense weights and is measured on the same hel
 
     threshold       training-free: drop each edge whose attention weight is below t, for several t
     random          a fixed random mask that leaves each head as many edges as the twin's
-    top-k           in each layer and for each query, the k largest attention weights over all heads, k as in the twin
+    top-k           for each head and query the k largest attention weights, the same k everywhere: the twin's mean
+    top-k, layers   in each layer and for each query the k largest over all heads, k as in that layer of the twin: how many
+                    edges a layer needs is then something that the learned gates have found
     dense           no mask at all: what the same budget of training gains by itself
 
-random and top-k are measured as they are, and post-trained with the twin's own budget, fit and learning rates; what comes of
-that is kept in `controls/`.
+Masks are measured as they are, and behind them the dense model is post-trained with the twin's own budget, fit and learning
+rates; what comes of that is kept in `controls/`. Controls that were interrupted go on with `--resume --controls`.
 """
 
 import copy
@@ -60,22 +62,45 @@ def random_mask(density_per_head: Tensor, context: int, seed: int) -> Mask:  # [
 
 
 def top_k_mask(edges_per_query_per_head: Tensor) -> Mask:  # [layers, heads]
-    """k of a layer's query is the twin's mean; where that is a fraction, queries take turns with one edge more."""
+    """The same k for every head; where that is a fraction, queries take turns with one edge more."""
+    k = edges_per_query_per_head.mean().item()
+
+    def mask(layer: int, weights: Tensor) -> Tensor:
+        return _largest(weights.detach(), k)
+
+    return mask
+
+
+def top_k_of_layers_mask(edges_per_query_per_head: Tensor) -> Mask:  # [layers, heads]
+    """The heads of a layer share its edges."""
     k_of_layer = edges_per_query_per_head.sum(1).tolist()
 
     def mask(layer: int, weights: Tensor) -> Tensor:
-        _, heads, queries, keys = weights.shape
+        _, heads, _, keys = weights.shape
         together = weights.detach().transpose(1, 2).flatten(2)  # [batch, queries, heads * keys]
-        position = torch.arange(keys - queries, keys, device=weights.device)
-        turn = position * 0.618034 % 1.0  # evenly spread over [0, 1)
-        k = (k_of_layer[layer] + turn).floor().long()  # [queries]
-        first = torch.arange(heads * keys, device=weights.device) * 1e-12  # of equal weights, the first
-        largest = (together.double() - first).topk(min(int(k.max()), heads * keys), -1)
-        kept = (torch.arange(largest.values.shape[-1], device=k.device) < k[:, None]) & (largest.values > 0)
-        chosen = torch.zeros_like(together).scatter(-1, largest.indices, kept.to(together))
+        chosen = _largest(together[:, None], k_of_layer[layer], ends_at=keys)[:, 0]
         return chosen.unflatten(2, (heads, keys)).transpose(1, 2)
 
     return mask
+
+
+def _largest(weights: Tensor, k: float, ends_at: int | None = None) -> Tensor:
+    """[batch, heads, queries, n] -> ones at each query's k largest, zeros elsewhere. `ends_at` is the number of keys, at the
+    last of which the last query stands."""
+    _, heads, queries, n = weights.shape
+    ends_at = ends_at or n
+    position = torch.arange(ends_at - queries, ends_at, device=weights.device)
+    head = torch.arange(heads, device=weights.device)[:, None]
+    turn = (position * 0.618034 + head * 0.754878) % 1.0  # evenly spread over [0, 1)
+    count = (k + turn).floor().long()  # [heads, queries]
+    first = torch.arange(n, device=weights.device) * 1e-12  # of equal weights, the first
+    largest = (weights.double() - first).topk(min(int(count.max()), n), -1)
+    kept = torch.arange(largest.values.shape[-1], device=count.device) < count[..., None]
+    kept = kept & (largest.values > 0)
+    return torch.zeros_like(weights).scatter(-1, largest.indices, kept.to(weights))
+
+
+TOP_K = {"top-k": top_k_mask, "top-k, layers": top_k_of_layers_mask}
 
 
 @contextmanager
@@ -131,27 +156,38 @@ def measure_masked(model: nn.Module, mask: Mask | None, held_out: Batch) -> dict
     return {"ce": ce, "density": opened / pairs}
 
 
-def run_controls(run: "Run", twin: Measured, screen: "Screen") -> dict[str, Any]:
-    """All controls of a finished run, trained on the same text from its beginning."""
+def run_controls(
+    run: "Run", twin: Measured, screen: "Screen", known: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """All controls of a finished run but those already known, trained on the same text from its beginning. Gives what is
+    known after each, so that it can be kept."""
     context, held_out = run.data.train.context, run.data.held_out
     masks: dict[str, Mask | None] = {
+        **{name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()},
         "random": random_mask(twin.density_per_head, context, run.config.seed),
-        "top-k": top_k_mask(twin.edges_per_query_per_head),
         "dense": None,
     }
-    results: dict[str, Any] = {"threshold": thresholds(run, held_out)}
+    results: dict[str, Any] = known or {"threshold": thresholds(run, held_out)}
     for name, mask in masks.items():
+        if f"{name}, trained" in results:
+            continue
         if mask is not None:
             results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
         model = copy.deepcopy(run.dense).float()
         screen.say(f"control: {name}, trained for {run.step_number:,} steps")
         run.data.train.load_state_dict(run.first_rows)
         train_masked(run, model, mask, screen)
-        results[f"{name}, trained"] = measure_masked(model, mask, held_out)
         if mask is not None:
             with explained(run.snapshot_folder, "a control"):
-                save_control(run.config.out / "controls" / name, model, name, twin, context, run.config.seed)
-    return results
+                save_control(
+                    control_folder(run.config.out, name), model, name, twin, context, run.config.seed
+                )
+        results[f"{name}, trained"] = measure_masked(model, mask, held_out)
+        yield results
+
+
+def control_folder(run: Path, name: str) -> Path:
+    return run / "controls" / name.replace(", ", "-of-")
 
 
 def save_control(folder: Path, model: nn.Module, kind: str, twin: Measured, context: int, seed: int) -> None:
@@ -170,7 +206,7 @@ def load_control(folder: Path, dense: nn.Module) -> Mask:
     load_model(dense, str(folder / "behind-a-mask.safetensors"))
     if content["kind"] == "random":
         return random_mask(torch.tensor(content["density"]), content["context"], content["seed"])
-    return top_k_mask(torch.tensor(content["edges_per_query"]))
+    return TOP_K[content["kind"]](torch.tensor(content["edges_per_query"]))
 
 
 def thresholds(run: "Run", held_out: Batch) -> list[dict[str, float]]:

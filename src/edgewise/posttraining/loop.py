@@ -328,6 +328,9 @@ def _finish(
     twin, state = run.twin()
     weights = twin.state_dict() if state is None else state
     summary = summarize(run, name, dense, measured, weights, stopped)
+    controls = _known_controls(config, summary["tokens"])
+    if controls:
+        summary["controls"] = controls
     if accelerator.is_main_process:
         with snapshot.explained(run.snapshot_folder, "the twin"):
             if state is None:
@@ -342,10 +345,17 @@ def _finish(
         if config.controls:  # longer than other processes would wait
             from edgewise.posttraining.controls import run_controls
 
-            summary["controls"] = run_controls(run, measured, screen)
-            _write_summary(config.out, summary)
+            for summary["controls"] in run_controls(run, measured, screen, controls):
+                _write_summary(config.out, summary)
         screen.result(summary, config.out)
     return SparsifyResult(twin, summary, config.out)
+
+
+def _known_controls(config: SparsifyConfig, tokens: int) -> dict[str, Any]:
+    """Those of this very run that were finished before it was interrupted."""
+    path = config.out / "summary.json"
+    found = json.loads(path.read_text()) if config.resume and path.is_file() else {}
+    return found.get("controls", {}) if found.get("tokens") == tokens else {}
 
 
 def _write_summary(folder: Path, summary: dict[str, Any]) -> None:
