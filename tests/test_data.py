@@ -1,5 +1,6 @@
 """The token rows: packing, split, order, resuming, and what is said of data that cannot be used."""
 
+import copy
 import gzip
 import json
 import subprocess
@@ -123,6 +124,42 @@ def test_laws_of_packing(texts, context, used):
     for n, (_, (place, offset)) in enumerate(filled):
         rest = list(fill(islice(enumerate(texts), place, None), context, offset))
         assert rest == filled[n + 1 :]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 99), max_size=30), max_size=12), st.integers(1, 16), st.integers(1, 3)
+)
+@settings(max_examples=100, deadline=None)
+def test_every_piece_begins_as_the_tokenizer_begins_a_text(texts, context, length):
+    start = [100 + i for i in range(length)]
+    filled = list(fill(enumerate(texts), context, start=start))
+    room = context if length < context else 0
+    tokens = []
+    for row, _ in filled:
+        assert sum(map(len, row)) == context
+        if room:
+            assert all(piece[:length] == start[: len(piece)] for piece in row)
+            tokens += [token for piece in row for token in piece[length:]]
+    if room:
+        assert tokens == [token for text in texts for token in text][: len(tokens)]
+    for n, (_, (place, offset)) in enumerate(filled):
+        assert list(fill(islice(enumerate(texts), place, None), context, offset, start)) == filled[n + 1 :]
+
+
+def test_what_a_tokenizer_puts_before_a_text_is_put_before_rows(tokenizer, corpus, tmp_path):
+    from tokenizers.processors import TemplateProcessing
+
+    plain = open_data(corpus, tokenizer, CONTEXT, seed=0).train.take(4)
+    begins = copy.deepcopy(tokenizer)
+    (first,) = begins("the", add_special_tokens=False).input_ids
+    begins.backend_tokenizer.post_processor = TemplateProcessing(
+        single="the $A", special_tokens=[("the", first)]
+    )
+    assert begins("a").input_ids[0] == first
+    data = open_data(corpus, begins, CONTEXT, seed=0)
+    for batch in (data.train.take(4), data.held_out):
+        assert all(piece[0] == first for row in pieces(batch) for piece in row)
+    assert not all(piece[0] == first for row in pieces(plain) for piece in row)
 
 
 @pytest.mark.parametrize("gated", [False, True])

@@ -1,6 +1,6 @@
 """Rows of exactly `context` tokens, filled with documents one after the other."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,20 +19,23 @@ TOKENIZED_TOGETHER = 16
 
 
 def fill(
-    documents: Iterable[tuple[Place, list[int]]], context: int, used: int = 0
+    documents: Iterable[tuple[Place, list[int]]], context: int, used: int = 0, start: Sequence[int] = ()
 ) -> Iterator[tuple[list[list[int]], tuple[Place, int]]]:
     """Full rows, each as the pieces of documents in it, and where it ends: in which document, after how many tokens.
 
-    `used` tokens of the first document have been in earlier rows. What does not fill a row in the end is left out.
+    Every piece begins with `start`. `used` tokens of the first document have been in earlier rows. What does not fill a row
+    in the end is left out.
     """
     row, room = [], context
+    start = start if len(start) < context else ()
     for place, tokens in documents:
-        start, used = used, 0
-        while start < len(tokens):
-            row.append(tokens[start : start + room])
-            start, room = start + len(row[-1]), room - len(row[-1])
+        at, used = used, 0
+        while at < len(tokens):
+            piece = [*start, *tokens[at : at + max(0, room - len(start))]][:room]
+            row.append(piece)
+            at, room = at + max(0, len(piece) - len(start)), room - len(piece)
             if room == 0:
-                yield row, (place, start)
+                yield row, (place, at)
                 row, room = [], context
 
 
@@ -52,6 +55,9 @@ class Encoder:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", name: str):
         self.tokenizer, self.name = tokenizer, name
+        self.start = _start(tokenizer)
+        """What the tokenizer itself puts before a text (`<s>` for Llama, nothing for GPT-2). A model that has always seen it
+        makes no sense of a row without it."""
         self.end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
     def __call__(self, texts: Iterable[str]) -> Iterator[list[int]]:
@@ -66,6 +72,11 @@ class Encoder:
                 ) from error
             for tokens in found:
                 yield tokens + self.end if tokens else []
+
+
+def _start(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    bare, whole = (tokenizer("a", add_special_tokens=special).input_ids for special in (False, True))
+    return next((whole[:i] for i in range(len(whole)) if bare and whole[i : i + len(bare)] == bare), [])
 
 
 class PackedRows:
@@ -95,4 +106,4 @@ class PackedRows:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._end = (state["epoch"], state["section"]), state["offset"]
-        self._rows = fill(self._documents(*self._end[0]), self.context, self._end[1])
+        self._rows = fill(self._documents(*self._end[0]), self.context, self._end[1], self.encode.start)

@@ -64,7 +64,7 @@ def _characters(contexts: int, context: int) -> int:
 
 def _first_rows(sections: Iterable[str], encode: Encoder, context: int, rows: int) -> Batch | None:
     """At most so many rows, or None if there is not one."""
-    filled = [row for row, _ in islice(fill(enumerate(encode(sections)), context), rows)]
+    filled = [row for row, _ in islice(fill(enumerate(encode(sections)), context, start=encode.start), rows)]
     return pack(filled) if filled else None
 
 
