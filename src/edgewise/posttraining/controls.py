@@ -105,7 +105,8 @@ TOP_K = {"top-k": top_k_mask, "top-k, layers": top_k_of_layers_mask}
 
 @contextmanager
 def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
-    """Attend through a mask, without renormalising, as gates do. Gives the edges left and the pairs of each layer, [2]."""
+    """Attend through a mask, without renormalising, as gates do. Without gradients, gives the edges left and the pairs of
+    each layer, [2]."""
     left: list[Tensor] = []
     if mask is None:
         yield left
@@ -113,8 +114,9 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
 
     def edit(layer: int, weights: Tensor) -> Tensor:
         chosen = mask(layer, weights).expand_as(weights)
-        seen = weights.detach() > 0  # outside of a document and in the future it is 0
-        left.append(torch.stack([(chosen * seen).sum(), seen.sum()]))
+        if not torch.is_grad_enabled():
+            seen = weights > 0  # outside of a document and in the future it is 0
+            left.append(torch.stack([(chosen * seen).sum(), seen.sum()]))
         return weights * chosen
 
     with tap(model, edit={"weights": edit}):
@@ -148,7 +150,7 @@ def train_masked(run: "Run", model: nn.Module, mask: Mask | None, screen: "Scree
 
 
 def measure_masked(model: nn.Module, mask: Mask | None, held_out: Batch) -> dict[str, float]:
-    with masked(model, mask) as left:
+    with torch.no_grad(), masked(model, mask) as left:
         ce = measure(model, held_out).ce
     if mask is None:
         return {"ce": ce, "density": 1.0}
