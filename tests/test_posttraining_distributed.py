@@ -17,6 +17,7 @@ STEPS = 3
 RUNS = {
     "edgewise": {},
     "paper": {"recipe": "paper", "accumulate": 2},  # whose gates are sampled
+    "alone": {"alone": str(2 * ROWS * CONTEXT)},
     "sharded": {},
 }
 
@@ -71,6 +72,7 @@ def together(place) -> str:
     commands = [
         arguments(place, place / "edgewise"),
         arguments(place, place / "paper", "--recipe", "paper", "--accumulate", 2),
+        arguments(place, place / "alone", "--alone", 2 * ROWS * CONTEXT),
         "shard",
         arguments(place, place / "sharded"),
         arguments(place, place / "resumed", "--tokens", ROWS * CONTEXT),

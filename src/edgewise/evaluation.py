@@ -67,9 +67,15 @@ class Measured:
 
 
 def run_model(model: nn.Module, batch: Batch) -> Tensor:  # -> [rows, context, vocabulary]
-    """Logits of packed rows. Positions tell transformers where documents begin, so that attention stays inside them."""
+    """Logits of packed rows."""
+    return run_rows(model, batch).logits
+
+
+def run_rows(model: nn.Module, batch: Batch) -> Any:
+    """A forward pass over packed rows. Positions tell transformers where documents begin, so that attention stays inside
+    them."""
     where = {} if batch.positions is None else {"position_ids": batch.positions}
-    return model(input_ids=batch.ids, use_cache=False, **where).logits
+    return model(input_ids=batch.ids, use_cache=False, **where)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:  # [rows, t, vocabulary], [rows, t] -> []

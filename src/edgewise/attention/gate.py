@@ -173,7 +173,8 @@ def _reference(
     s = edit("scores", q @ k.mT * scale).masked_fill(~seen, -torch.inf)
     if mode == "dense":  # no gate needs lse: one pass instead of three
         p = s.softmax(-1)
-        p = p if mask is None else p.masked_fill(~seen.any(-1, keepdim=True), 0.0)  # a padded query sees nothing
+        if mask is not None:
+            p = p.masked_fill(~seen.any(-1, keepdim=True), 0.0)  # a padded query sees nothing
         M = edit("gates", seen.to(s.dtype).expand_as(s))
         edges = M.sum((-2, -1))
     else:

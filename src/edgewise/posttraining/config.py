@@ -142,6 +142,9 @@ class SparsifyConfig:
     """Rows to a step, over all processes."""
     accumulate: int = 1
     """Compute a step's gradient in so many parts, to save memory."""
+    alone: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
+    """Begin with each layer's attention by itself, for so many of the run's tokens: several times cheaper a token. For large
+    pretrained models."""
     lora: int | None = None
     """Train LoRA adapters of this rank instead of all weights (needs peft), merged into the twin at the end."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -157,6 +160,8 @@ class SparsifyConfig:
     """Minutes between snapshots."""
     track: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Also log to this tracker, through accelerate."""
+    plan: bool = False
+    """Only say what this and the other stages would cost, from the model's config: no weights are loaded, nothing is run."""
 
     def __post_init__(self) -> None:
         wrong = {
@@ -168,6 +173,7 @@ class SparsifyConfig:
             "--context": self.context is not None and self.context < 2,
             "--rows": self.rows is not None and self.rows < 1,
             "--accumulate": self.accumulate < 1,
+            "--alone": self.alone is not None and self.alone_tokens == 0,
             "--lora": self.lora is not None and self.lora < 1,
             "--save-minutes": not self.save_minutes >= 0,
         }
@@ -181,6 +187,10 @@ class SparsifyConfig:
     @property
     def token_limit(self) -> int | None:
         return None if self.tokens is None else count(str(self.tokens))
+
+    @property
+    def alone_tokens(self) -> int:
+        return 0 if self.alone is None else count(str(self.alone))
 
     @property
     def minute_limit(self) -> float | None:
@@ -198,7 +208,7 @@ class SparsifyConfig:
 
 MAY_BE_NEW = ("tokens", "minutes", "density", "lr")
 """What a resumed run may change."""
-NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", *MAY_BE_NEW)
+NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", "plan", *MAY_BE_NEW)
 
 
 def changed(begun: dict, now: SparsifyConfig) -> list[str]:

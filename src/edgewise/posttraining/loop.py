@@ -186,14 +186,20 @@ def _restore_or_plan(
             )
         limits.append(config.token_limit // run.tokens_per_step)
     with screen.waiting("measuring a step"):
+        alone_left = max(0, run.alone_steps - now)
         seconds = run.measure_step()
+        alone_seconds = alone_left * run.measure_step(is_alone=True) if alone_left else 0.0
     minutes = config.minute_limit
     if minutes is not None:
-        limits.append(now + int(60 * minutes / seconds))
+        limits.append(now + alone_left + int((60 * minutes - alone_seconds) / seconds))
     if not limits:  # a density alone: no schedule to fit, so allow for a long one
         limits.append(now + int(60 * 60 * 24 / seconds))
     run.steps = max(min(limits), now + 1)
-    screen.plan(run, name, dense, seconds)
+    if run.steps <= run.alone_steps:
+        raise EdgewiseError(
+            f"--alone {config.alone} leaves no time to train all layers together; give less of it, or a longer run"
+        )
+    screen.plan(run, name, dense, seconds, alone_seconds)
 
 
 def _check_same(run: Run, position: dict[str, Any], dense: Measured) -> None:
@@ -219,19 +225,27 @@ def _train(run: Run, screen: Screen) -> str:
     # of the same rows, because a part of the text is easier or harder than all of it
     dense_ce = run.validate_dense(check_rows).ce
     first, began, saved = run.step_number, time.monotonic(), time.monotonic()
+    pace_from, pace_began = first, began  # of the kind of steps that is being done
     first_gap: float | None = None
     deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
     most = math.inf if config.token_limit is None else config.token_limit // run.tokens_per_step
     stopped = "all steps done"
-    with screen.live(run) as line, catching_signals() as asked:
+    with (
+        screen.live(run, lambda: run.alone_steps if run.is_alone else run.steps) as line,
+        catching_signals() as asked,
+    ):
         while run.step_number < run.steps:
             now = time.monotonic()
             flags = [0.0, float(bool(asked)), 0.0, 0.0]
             if accelerator.is_main_process:
                 flags[_SAVE] = float(now - saved >= 60 * config.save_minutes)
+                if run.step_number == run.alone_steps:
+                    pace_from, pace_began = run.step_number, now
                 if deadline is not None:
                     flags[_TIME_UP] = float(now > deadline)
-                    flags[_STEPS] = steps_in_time(run.step_number, first, now - began, deadline - now)
+                    if not run.is_alone:
+                        spent, left = now - pace_began, deadline - now
+                        flags[_STEPS] = steps_in_time(run.step_number, pace_from, spent, left)
             seen = run.step(tuple(flags))
             if seen.flags[_STEPS]:  # the schedule follows the pace, so that it is over when the time is
                 run.steps = max(run.step_number, int(min(most, seen.flags[_STEPS])))

@@ -1,4 +1,7 @@
-"""One run's parts: twin, dense model, optimizer, multiplier, data; one step of it, a validation, a snapshot."""
+"""One run's parts: twin, dense model, optimizer, multiplier, data; one step of it, a validation, a snapshot.
+
+A run may begin with steps in which each layer is trained alone (`alone.py`); the others train all layers together.
+"""
 
 import contextlib
 import copy
@@ -23,10 +26,11 @@ from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch, Data
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import Measured, cross_entropy, measure, parts, rows_at_once, run_model
-from edgewise.posttraining import snapshot
+from edgewise.evaluation import Measured, cross_entropy, measure, parts, rows_at_once, run_model, run_rows
+from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
 from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, schedule
+from edgewise.posttraining.words import LIKELY, TOKENS, likely_words, only, words_of
 
 # At every snapshot it would say that tied weights are saved once.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
@@ -64,7 +68,10 @@ class Run:
             raise EdgewiseError(
                 "--lora does not go together with FSDP: it cannot be merged into weights in parts"
             )
+        if config.alone and accelerator.distributed_type == DistributedType.FSDP:
+            raise EdgewiseError("--alone does not go together with FSDP: layers are not called through it")
         self.part_rows = self.rows // (processes * config.accumulate)
+        self.alone_steps = config.alone_tokens // self.tokens_per_step
         self.dense = model.to(accelerator.device).eval()  # pyright: ignore
         # weights are kept in single precision: the steps of training would be lost in bfloat16
         twin = gate(copy.deepcopy(model).float(), config.gate_config)  # pyright: ignore
@@ -73,6 +80,7 @@ class Run:
         for part, _ in self._dropout:
             part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
         trained = twin if config.lora is None else _with_lora(twin, config.lora, config.seed)
+        self._unembeddings = [each.get_output_embeddings() for each in (self.dense, twin)]
         groups = [{"params": found} for found in _parameter_groups(trained)]
         optimizer = torch.optim.AdamW(
             groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=_can_fuse(accelerator)
@@ -91,6 +99,8 @@ class Run:
         self.seconds = 0.0
         self.density = 1.0  # the last step's, which the relative pressure is relative to
         self.saved_step: int | None = None
+        self._metrics: list[Tensor] | None = None
+        self._likely: Tensor | None = None
 
     @property
     def inner(self) -> nn.Module:
@@ -112,10 +122,15 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------------ a step
 
-    def compute_gradients(self, batch: Batch) -> Tensor:  # -> [3]: ce, dense ce, density
+    @property
+    def is_alone(self) -> bool:
+        """Whether this step trains each layer by itself."""
+        return self.step_number < self.alone_steps
+
+    def compute_gradients(self, batch: Batch, is_alone: bool) -> Tensor:  # -> [3]: ce, dense ce, density
         """Forward and backward of a whole step, in parts; each process takes its own rows of the batch."""
         device = self.accelerator.device
-        asked = (batch.targets != IGNORE).sum().item()
+        asked = int((batch.targets != IGNORE).sum())
         all_pairs = _pairs(batch)
         mine = _share(batch, self.accelerator.process_index, self.accelerator.num_processes)
         first_row = self.accelerator.process_index * len(mine.ids)
@@ -123,25 +138,67 @@ class Run:
         sums = torch.zeros(3, device=device)
         self.model.train()
         for i, part in enumerate(pieces):
-            last = i == len(pieces) - 1
+            sync = i == len(pieces) - 1 and not is_alone
+            share = _pairs(part) / all_pairs
             with (
-                contextlib.nullcontext() if last else self.accelerator.no_sync(self.model),
+                contextlib.nullcontext() if sync else self.accelerator.no_sync(self.model),
                 self._sampling(first_row + i * self.part_rows),
             ):
-                with self._autocast(), tap(self.inner) as seen:
-                    logits = run_model(self.model, part)
-                ce = cross_entropy(logits, part.targets) / asked
-                fit, dense_ce = ce, torch.zeros((), device=device)
-                if self.recipe.distilled or self.recipe.paired:
-                    dense = self.dense_logits(part)
-                    dense_ce = cross_entropy(dense, part.targets) / asked
-                    fit = divergence(logits, dense, part.targets) / asked if self.recipe.distilled else ce
-                density = seen.expected_density.mean() * (_pairs(part) / all_pairs)
-                loss = fit + self._pressure * density
-                # DDP and FSDP average over processes; these are shares of a sum
-                self.accelerator.backward(loss * self.accelerator.num_processes)
-            sums += torch.stack([ce.detach(), dense_ce.detach(), density.detach()])
+                backward = self._backward_alone if is_alone else self._backward_together
+                sums += backward(part, asked, share)
+        if is_alone and self.accelerator.num_processes > 1:  # DDP sees only what goes through the whole model
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad = self.accelerator.reduce(parameter.grad, "sum")  # pyright: ignore
         return sums
+
+    def _backward_together(self, part: Batch, asked: int, share: float) -> Tensor:  # -> [3]
+        words, part = self._words(part)
+        with self._autocast(), only_if(self._unembeddings[1], words), tap(self.inner) as seen:
+            logits = run_model(self.model, part)
+        ce = cross_entropy(logits, part.targets) / asked
+        fit, dense_ce = ce, torch.zeros_like(ce)
+        if self.recipe.distilled or self.recipe.paired:
+            with only_if(self._unembeddings[0], words):
+                dense = self.dense_logits(part)
+            dense_ce = cross_entropy(dense, part.targets) / asked
+            fit = divergence(logits, dense, part.targets) / asked if self.recipe.distilled else ce
+        density = seen.expected_density.mean() * share
+        loss = fit + self._pressure * density
+        # DDP and FSDP average over processes; these are shares of a sum
+        self.accelerator.backward(loss * self.accelerator.num_processes)
+        return torch.stack([ce.detach(), dense_ce.detach(), density.detach()])
+
+    def _backward_alone(self, part: Batch, asked: int, share: float) -> Tensor:  # -> [3]
+        """The estimated cost stands for the loss, and 0 for the dense model's."""
+        with torch.no_grad(), self._autocast(), alone.recording(self.dense) as seen:
+            run_rows(self.dense.base_model, part)
+        if self._metrics is None:
+            rows = self._first_rows(alone.METRIC_TOKENS)
+            self._metrics = alone.fisher_metrics(self.dense, rows, self.part_rows, self.config.seed)
+        with self._autocast():
+            cost, density = alone.backward_alone(
+                self.inner, seen, self._metrics, asked, self._pressure, share
+            )
+        return torch.tensor([cost, 0.0, density], device=self.accelerator.device)
+
+    def _words(self, part: Batch) -> tuple[Tensor | None, Batch]:
+        """The words whose logits are computed, None for all, and the batch with its targets among them."""
+        head: Any = self._unembeddings[0]
+        sharded = self.accelerator.distributed_type == DistributedType.FSDP
+        if not self.recipe.paired or sharded or head.weight.shape[0] < 2 * LIKELY:
+            return None, part
+        if self._likely is None:
+            self._likely = likely_words(self.dense, self._first_rows(TOKENS), self.part_rows)
+        return words_of(part, self._likely)
+
+    def _first_rows(self, tokens: int) -> Batch:
+        """The rows that the run began with: whatever is estimated from them is the same after a resume."""
+        now = copy.deepcopy(self.data.train.state_dict())
+        self.data.train.load_state_dict(copy.deepcopy(self.first_rows))
+        batch = self.data.train.take(max(1, tokens // self.data.train.context))
+        self.data.train.load_state_dict(now)
+        return batch
 
     @property
     def _pressure(self) -> float:
@@ -154,10 +211,11 @@ class Run:
         share = schedule(self.step_number, self.steps, self.recipe.warmup, self.recipe.decay)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=False):
             group["lr"] = rate * share
-        sums = self.compute_gradients(self.data.train.take(self.rows))
+        is_alone = self.is_alone
+        sums = self.compute_gradients(self.data.train.take(self.rows), is_alone)
         told = torch.cat([sums, torch.tensor(flags, device=sums.device)])
         ce, dense_ce, density, *flags_ = self.accelerator.reduce(told, "sum").tolist()  # pyright: ignore
-        if not self.recipe.paired:
+        if not self.recipe.paired and not is_alone:
             dense_ce = self.target
         seen = StepLog(ce, dense_ce, density, tuple(flags_))
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -184,7 +242,7 @@ class Run:
             for each in self.gates:
                 each.b.clamp_(max=highest)
 
-    def measure_step(self) -> float:
+    def measure_step(self, is_alone: bool = False) -> float:
         """Seconds of a step: a few are computed and thrown away, the first to warm up; the fastest counts, because whatever
         else the machine does can only slow one down.
 
@@ -194,7 +252,7 @@ class Run:
         seconds, sums = [], torch.zeros(3, device=device)
         for _ in range(4):
             began = time.monotonic()
-            sums = self.compute_gradients(self.data.train.take(self.rows))
+            sums = self.compute_gradients(self.data.train.take(self.rows), is_alone)
             seconds.append(time.monotonic() - began)
         self.optimizer.zero_grad()
         self.data.train.load_state_dict(state)
@@ -296,6 +354,10 @@ class Run:
         if self.accelerator.distributed_type == DistributedType.FSDP:
             state = self.accelerator.get_state_dict(self.model)
         return inner.eval(), state  # pyright: ignore
+
+
+def only_if(unembedding: nn.Module, words: Tensor | None) -> Any:
+    return contextlib.nullcontext() if words is None else only(unembedding, words)
 
 
 class Diverged(EdgewiseError):

@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -17,6 +18,7 @@ from edgewise.evaluation import Measured
 if TYPE_CHECKING:
     from edgewise.posttraining.run import Run, StepLog
 
+_LATELY = 100  # steps over which the pace is taken
 _QUIET_SECONDS = 30.0  # between lines where there is no terminal to repaint
 
 
@@ -38,9 +40,12 @@ class Screen:
         """Steps behind a bar that goes away."""
         return track(steps, "", console=self.console, transient=True) if self.console.is_terminal else steps
 
-    def plan(self, run: "Run", name: str, dense: Measured, seconds: float) -> None:
+    def plan(
+        self, run: "Run", name: str, dense: Measured, seconds: float, alone_seconds: float = 0.0
+    ) -> None:
         """Before the first step: what will be done."""
         config, steps = run.config, run.steps - run.step_number
+        alone_left = max(0, run.alone_steps - run.step_number)
         trained = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
         gate = config.gate_config
         stops = [f"density {config.density:.2%}"] if config.density is not None else []
@@ -51,32 +56,42 @@ class Screen:
             "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
             "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens"
             + "".join(f", or until {stop}" for stop in stops),
-            "time": f"about {span(steps * seconds)} ({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
+            "time": f"about {span((steps - alone_left) * seconds + alone_seconds)} "
+            f"({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
             "memory": f"about {memory_of(run) / 2**30:.1f} GB",
             "keep": f"held-out loss <= {dense.ce:.4f} + {config.margin:g} nats ({dense.tokens:,} tokens)",
             "results": str(config.out),
         }
+        if alone_left:
+            pace = alone_left * run.tokens_per_step / alone_seconds
+            rows["work"] += f", of which {alone_left:,} with each layer alone ({pace:,.0f} tokens/s)"
         for label, text in rows.items():
             self.say(f"{label:<9}{text}")
 
     @contextmanager
-    def live(self, run: Any) -> Iterator[Callable[[Any], None]]:
-        """A bar with the numbers that matter; where nothing can be repainted, a line now and then."""
+    def live(self, run: Any, ends: Callable[[], int] | None = None) -> Iterator[Callable[[Any], None]]:
+        """A bar with the numbers that matter; where nothing can be repainted, a line now and then. `ends` tells where the
+        part of the run ends that is being done."""
+        ends = ends or (lambda: run.steps)
         bar = Progress(BarColumn(20), TextColumn("{task.description}"), console=self.console)
         terminal = self.console.is_terminal
-        began, first, printed = time.monotonic(), run.step_number, time.monotonic()
+        printed = time.monotonic()
+        lately = deque([(printed, run.step_number)], _LATELY)  # when which step was done
         with bar if terminal else nullcontext():
             task = bar.add_task("first step", total=run.steps, completed=run.step_number)
 
             def line(seen: Any) -> None:
                 nonlocal printed
                 now = time.monotonic()
+                lately.append((now, run.step_number))
                 if not terminal and now - printed < _QUIET_SECONDS and run.step_number < run.steps:
                     return
-                pace = (now - began) / (run.step_number - first)
+                (then, step), end = lately[0], ends()
+                pace = (now - then) / (run.step_number - step)
                 text = (
                     f"{100 * run.step_number / run.steps:.0f} % · {run.tokens_per_step / pace:,.0f} tokens/s · "
-                    f"{self.described(run, seen)} · {span(pace * (run.steps - run.step_number))} left"
+                    f"{self.described(run, seen)} · {span(pace * (end - run.step_number))} left"
+                    + ("" if end == run.steps else " of this part")
                 )
                 if terminal:
                     bar.update(task, completed=run.step_number, total=run.steps, description=text)
@@ -88,6 +103,11 @@ class Screen:
 
     def described(self, run: "Run", seen: "StepLog") -> str:
         """A step, in the live line."""
+        if run.is_alone:
+            return (
+                f"layers alone, about {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
+                f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
+            )
         return (
             f"loss {seen.dense_ce:.3f} {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
             f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"

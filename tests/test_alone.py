@@ -1,0 +1,189 @@
+"""Each layer by itself, and the loss over the words that matter: both against the plain thing that they stand for."""
+
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from runs import CONTEXT, ROWS, STEPS, before_step, farthest, save_host, save_text, settings, weights
+
+import edgewise
+from edgewise.attention.edge_gate import mode
+from edgewise.data import IGNORE, Batch, open_data
+from edgewise.evaluation import run_model
+from edgewise.posttraining import alone, words
+from edgewise.posttraining import run as run_module
+from edgewise.posttraining.objective import divergence
+from edgewise.posttraining.run import Run
+
+TOKENS = ROWS * CONTEXT
+KINDS = ("gpt2", "llama")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("place")
+    for kind in KINDS:
+        save_host(place / kind, kind)
+    save_text(place / "text.txt")
+    return place
+
+
+def rows_of(place, kind: str, n: int) -> Batch:
+    return open_data(place / "text.txt", edgewise.load_tokenizer(place / kind), CONTEXT, seed=0).train.take(n)
+
+
+def a_run(place, kind: str = "gpt2", **others) -> Run:
+    data = open_data(place / "text.txt", edgewise.load_tokenizer(place / kind), CONTEXT, seed=0)
+    run = Run(edgewise.load(place / kind), data, settings(place / "unused", **others), Accelerator(cpu=True))
+    run.steps, run.target = STEPS, 0.0
+    return run
+
+
+# -------------------------------------------------------------------------------------------------- layers alone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_metric_tells_what_a_small_error_costs(place, kind):
+    """Disturb one layer's attention output a little, and compare with the divergence that comes of it."""
+    model = edgewise.load(place / kind).double()
+    batch = rows_of(place, kind, 64)
+    metrics = alone.fisher_metrics(model, batch, rows=16, seed=0)
+    asked = (batch.targets != IGNORE).sum()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        own = run_model(model, batch)
+        for layer, module in enumerate(alone.attention_modules(model)):
+            error = 1e-3 * torch.randn(64, CONTEXT, 32, generator=generator, dtype=torch.float64)
+            hook = module.register_forward_hook(lambda m, a, out, e=error: (out[0] + e, *out[1:]))
+            disturbed = run_model(model, batch)
+            hook.remove()
+            real = (divergence(disturbed.double(), own.double(), batch.targets) / asked).item()
+            estimated = (0.5 * ((error @ metrics[layer].double()) * error).sum() / asked).item()
+            assert estimated == pytest.approx(real, rel=0.15), layer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_each_layers_own_loss(place, kind):
+    run = a_run(place, kind, b=2.0)
+    batch = run.data.train.take(ROWS)
+    run.density = 0.5
+    cost, _, density = run.compute_gradients(batch, is_alone=True).tolist()
+    found = {name: p.grad.clone() for name, p in run.inner.named_parameters() if p.grad is not None}
+    assert found and all("attn" in name or "attention" in name for name in found)  # and nothing else
+    run.optimizer.zero_grad()
+    with torch.no_grad(), alone.recording(run.dense) as seen:
+        run_model(run.dense, batch)
+    asked = (batch.targets != IGNORE).sum()
+    total, edges = torch.zeros(()), torch.zeros(())
+    with mode(run.inner, "deterministic"), edgewise.tap(run.inner) as tap:
+        for module, passed, metric in zip(
+            alone.attention_modules(run.inner), seen, run._metrics or [], strict=True
+        ):
+            error = module(*passed.arguments, **passed.named)[0] - passed.output
+            total = total + torch.einsum("btd,de,bte->", error, metric, error) / 2 / asked
+    edges = tap.expected_density.mean()
+    (total + run._pressure * edges).backward()
+    assert cost == pytest.approx(total.item(), rel=1e-4) and density == pytest.approx(edges.item(), rel=1e-4)
+    for name, parameter in run.inner.named_parameters():
+        if name in found:
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_open_gates_cost_nothing(place):
+    run = a_run(place, b=30.0)
+    run.compute_gradients(run.data.train.take(ROWS), is_alone=True)
+    assert run.compute_gradients(run.data.train.take(ROWS), is_alone=True)[0].item() < 1e-8
+
+
+def test_a_run_begins_alone_and_goes_on_together(place, tmp_path, monkeypatch):
+    kinds = []
+    together, by_itself = Run._backward_together, Run._backward_alone
+    monkeypatch.setattr(Run, "_backward_together", lambda *a: kinds.append("together") or together(*a))
+    monkeypatch.setattr(Run, "_backward_alone", lambda *a: kinds.append("alone") or by_itself(*a))
+    monkeypatch.setattr(Run, "measure_step", lambda run, is_alone=False: 0.1)
+    result = edgewise.sparsify(
+        place / "gpt2", place / "text.txt", settings(tmp_path, alone=str(2 * TOKENS), b=3.0)
+    )
+    assert kinds == ["alone"] * 2 + ["together"] * (STEPS - 2)
+    assert result.summary["steps"] == STEPS
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_resuming_is_exact(place, tmp_path, at):
+    asked = {"alone": str(3 * TOKENS), "lora": None}
+    edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "whole", **asked))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        before_step(patch, at, lambda run: signal.raise_signal(signal.SIGINT))
+        edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "half", **asked))
+    edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "half", **asked, resume=True))
+    assert farthest(weights(tmp_path / "whole"), weights(tmp_path / "half")) == 0.0
+
+
+def test_alone_with_lora(place, tmp_path):
+    pytest.importorskip("peft")
+    asked = settings(tmp_path, alone=str(2 * TOKENS), lora=2)
+    result = edgewise.sparsify(place / "llama", place / "text.txt", asked)
+    assert result.summary["steps"] == STEPS
+
+
+def test_a_run_is_more_than_its_beginning(place, tmp_path):
+    asked = settings(tmp_path, alone=str(STEPS * TOKENS))
+    with pytest.raises(edgewise.EdgewiseError, match="leaves no time to train all layers together"):
+        edgewise.sparsify(place / "gpt2", place / "text.txt", asked)
+    with pytest.raises(edgewise.EdgewiseError, match="--alone must be positive"):
+        settings(tmp_path, alone="0")
+
+
+# ------------------------------------------------------------------------------------------------- words that matter
+
+
+@pytest.fixture
+def few_words(monkeypatch):
+    """As if the tiny vocabulary were a large one."""
+    monkeypatch.setattr(words, "LIKELY", 40)
+    monkeypatch.setattr(run_module, "LIKELY", 40)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_of_some_words_are_columns_of_all(place, kind, few_words):
+    model, batch = edgewise.load(place / kind), rows_of(place, kind, 4)
+    likely = words.likely_words(model, batch, rows=2)
+    chosen, counted = words.words_of(batch, likely)
+    assert len(likely) == 40 and chosen.tolist() == sorted(
+        {*likely.tolist(), *batch.targets.flatten().tolist()} - {IGNORE}
+    )
+    asked = batch.targets != IGNORE
+    assert torch.equal(chosen[counted.targets[asked]], batch.targets[asked])
+    assert torch.equal(counted.targets == IGNORE, ~asked)
+    with torch.no_grad():
+        whole = model(input_ids=batch.ids).logits
+        with words.only(model.get_output_embeddings(), chosen):
+            some = model(input_ids=batch.ids).logits
+        torch.testing.assert_close(some, whole[..., chosen])
+        assert torch.equal(model(input_ids=batch.ids).logits, whole)  # as it was
+    mean = whole.softmax(-1).mean((0, 1))
+    assert mean[likely].min() >= mean.topk(41).values[-1]
+
+
+@pytest.mark.parametrize("others", [{}, {"lora": 2}])
+def test_a_step_over_the_words_that_matter(place, few_words, others):
+    if others:
+        pytest.importorskip("peft")
+    run = a_run(place, "llama", b=2.0, **others)
+    batch = run.data.train.take(ROWS)
+    ce, dense_ce, _ = run.compute_gradients(batch, is_alone=False).tolist()
+    assert run._likely is not None
+    chosen, counted = words.words_of(batch, run._likely)
+    with torch.no_grad():
+        logits = run_model(run.dense, batch)[..., chosen]
+    expected = F.cross_entropy(logits.flatten(0, 1), counted.targets.flatten(), ignore_index=IGNORE)
+    assert dense_ce == pytest.approx(expected.item(), rel=1e-5) and ce != dense_ce
+    assert any(p.grad is not None for p in run.inner.parameters())
+
+
+def test_a_small_vocabulary_is_taken_whole(place):
+    run = a_run(place)
+    batch = run.data.train.take(ROWS)
+    assert run._words(batch) == (None, batch)
