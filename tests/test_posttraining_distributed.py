@@ -40,6 +40,8 @@ def shard():
 for command in json.loads(sys.argv[1]):
     if command == "shard":
         shard()
+    elif command == "careless":
+        AcceleratorState._shared_state["fsdp_plugin"].cpu_ram_efficient_loading = True
     else:
         sys.argv = ["edgewise", *command]
         with contextlib.suppress(SystemExit):
@@ -78,6 +80,9 @@ def together(place) -> str:
         arguments(place, place / "resumed", "--tokens", ROWS * CONTEXT),
         arguments(place, place / "resumed", "--resume"),
         arguments(place, place / "lora", "--lora", 2),
+        arguments(place, place / "alone-in-shards", "--alone", ROWS * CONTEXT),
+        "careless",
+        arguments(place, place / "careless"),
     ]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
@@ -121,7 +126,9 @@ def test_a_run_in_shards_is_saved_whole_and_goes_on(place, together):
 
 def test_what_cannot_be_sharded_is_refused(place, together):
     assert "edgewise: --lora does not go together with FSDP" in together
-    assert not (place / "lora").exists()
+    assert "edgewise: --alone does not go together with FSDP" in together
+    assert "start with --fsdp_cpu_ram_efficient_loading false" in together
+    assert not any((place / name).exists() for name in ("lora", "alone-in-shards", "careless"))
 
 
 @pytest.mark.skipif(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from edgewise.circuits.config import CircuitConfig as CircuitConfig
     from edgewise.circuits.find import find_circuits as find_circuits
     from edgewise.circuits.result import CircuitResult as CircuitResult
+    from edgewise.costs.plan import Plan as Plan
+    from edgewise.costs.plan import plan as plan
     from edgewise.drawing import save_figure as save_figure
     from edgewise.errors import EdgewiseError as EdgewiseError
     from edgewise.evaluation import Measured as Measured
@@ -68,6 +70,7 @@ _HOME = {
     "MapLook": "figures.map_grid",
     "Measured": "evaluation",
     "ModelInfo": "model_info",
+    "Plan": "costs.plan",
     "SparsifyConfig": "posttraining.config",
     "SparsifyResult": "posttraining.loop",
     "Tap": "attention.tap",
@@ -95,6 +98,7 @@ _HOME = {
     "load_transcoder": "transcoder.store",
     "make_task": "tasks.generate",
     "mode": "attention.edge_gate",
+    "plan": "costs.plan",
     "save": "checkpoint",
     "save_figure": "drawing",
     "sparsify": "posttraining.loop",

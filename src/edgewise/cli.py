@@ -36,7 +36,8 @@ def sparsify(
     """Post-train a dense model until almost no attention edges remain, at the same loss.
 
     Says what it will do, shows how it goes, and leaves the sparse twin with summary.json, log.jsonl and run.png in --out.
-    Ctrl-C saves; --resume goes on. On several devices: accelerate launch -m edgewise sparsify ...
+    Ctrl-C saves; --resume goes on. On several devices: accelerate launch -m edgewise sparsify ... With --plan it only says
+    what that would cost, on this machine and on GPUs.
 
     Args:
         model: The dense model: a shipped name (pocket), a folder, or a Hugging Face name such as gpt2.
@@ -46,7 +47,12 @@ def sparsify(
     """
     import edgewise
 
-    edgewise.sparsify(model, data, config)
+    if config.plan:
+        from edgewise.costs.screen import print_plan
+
+        print_plan(edgewise.plan(model, config))
+    else:
+        edgewise.sparsify(model, data, config)
 
 
 def evaluate(

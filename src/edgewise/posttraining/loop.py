@@ -65,10 +65,18 @@ def sparsify(
     >>> result.summary["density"], result.summary["delta_ce"]
     """
     config = replace(config or SparsifyConfig(), out=Path((config or SparsifyConfig()).out))
+    if config.plan:
+        raise EdgewiseError("plan=True only plans: call edgewise.plan(model, config)")
     # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
     only_cpu = not torch.accelerator.is_available()
     accelerator = Accelerator(cpu=only_cpu, log_with=config.track, project_dir=str(config.out))
     screen = Screen(accelerator.is_main_process)
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and plugin.cpu_ram_efficient_loading:
+        raise EdgewiseError(
+            "with FSDP's cpu_ram_efficient_loading only one process would load the dense model's weights, and the others "
+            "learn from zeros; start with --fsdp_cpu_ram_efficient_loading false"
+        )
     if config.track and not accelerator.log_with:
         raise EdgewiseError(f"--track {config.track} needs a package: pip install {config.track}")
     config, position = _begin_or_resume(config, screen)

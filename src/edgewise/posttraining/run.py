@@ -80,7 +80,7 @@ class Run:
         for part, _ in self._dropout:
             part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
         trained = twin if config.lora is None else _with_lora(twin, config.lora, config.seed)
-        self._unembeddings = [each.get_output_embeddings() for each in (self.dense, twin)]
+        self._unembeddings: list[Any] = [each.get_output_embeddings() for each in (self.dense, twin)]
         groups = [{"params": found} for found in _parameter_groups(trained)]
         optimizer = torch.optim.AdamW(
             groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=_can_fuse(accelerator)
@@ -154,12 +154,12 @@ class Run:
 
     def _backward_together(self, part: Batch, asked: int, share: float) -> Tensor:  # -> [3]
         words, part = self._words(part)
-        with self._autocast(), only_if(self._unembeddings[1], words), tap(self.inner) as seen:
+        with self._autocast(), only(self._unembeddings[1], words), tap(self.inner) as seen:
             logits = run_model(self.model, part)
         ce = cross_entropy(logits, part.targets) / asked
         fit, dense_ce = ce, torch.zeros_like(ce)
         if self.recipe.distilled or self.recipe.paired:
-            with only_if(self._unembeddings[0], words):
+            with only(self._unembeddings[0], words):
                 dense = self.dense_logits(part)
             dense_ce = cross_entropy(dense, part.targets) / asked
             fit = divergence(logits, dense, part.targets) / asked if self.recipe.distilled else ce
@@ -184,7 +184,7 @@ class Run:
 
     def _words(self, part: Batch) -> tuple[Tensor | None, Batch]:
         """The words whose logits are computed, None for all, and the batch with its targets among them."""
-        head: Any = self._unembeddings[0]
+        head = self._unembeddings[0]
         sharded = self.accelerator.distributed_type == DistributedType.FSDP
         if not self.recipe.paired or sharded or head.weight.shape[0] < 2 * LIKELY:
             return None, part
@@ -354,10 +354,6 @@ class Run:
         if self.accelerator.distributed_type == DistributedType.FSDP:
             state = self.accelerator.get_state_dict(self.model)
         return inner.eval(), state  # pyright: ignore
-
-
-def only_if(unembedding: nn.Module, words: Tensor | None) -> Any:
-    return contextlib.nullcontext() if words is None else only(unembedding, words)
 
 
 class Diverged(EdgewiseError):

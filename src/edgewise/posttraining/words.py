@@ -43,8 +43,11 @@ def words_of(batch: Batch, likely: Tensor) -> tuple[Tensor, Batch]:
 
 
 @contextmanager
-def only(unembedding: nn.Module, words: Tensor) -> Iterator[None]:
-    """A model's logits of some words, and none of the others."""
+def only(unembedding: nn.Module, words: Tensor | None) -> Iterator[None]:
+    """A model's logits of some words, and none of the others; of all for None."""
+    if words is None:
+        yield
+        return
     head: Any = unembedding
     bias = getattr(head, "bias", None)
     head.forward = lambda h: F.linear(h, head.weight[words], None if bias is None else bias[words])
