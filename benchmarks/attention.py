@@ -11,15 +11,14 @@ the best of the turns; extra memory is the peak of the process above where it st
 import argparse
 import json
 import math
-import re
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from measure import cost
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -80,22 +79,26 @@ def times(length: int, turns: int) -> dict[str, float]:
     return best
 
 
-def peak() -> float:
-    """The process's highest memory so far, in MB."""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage would start at the parent's size
-        return int(re.findall(r"VmHWM:\s+(\d+)", status.read_text())[0]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
-
-
 def extra_memory(way: str, length: int) -> float:
     """Peak MB of one step above what stood before it: inputs allocated, code compiled."""
     warm_up = step(way, 128)
     warm_up()
-    run = step(way, length)
-    before = peak()
-    run()
-    return peak() - before
+    return cost(step(way, length))[1].megabytes
+
+
+class Compared(NamedTuple):
+    """Each way's milliseconds and extra MB."""
+
+    spent: dict[str, float]
+    taken: dict[str, float]
+
+
+def compare(length: int, turns: int = 9) -> Compared:
+    """Long texts get fewer turns: the naive way takes seconds there."""
+    spent = times(length, max(3, turns if length <= 1024 else turns // 3))
+    ask = [sys.executable, __file__, "--memory-of"]
+    taken = {way: json.loads(subprocess.check_output([*ask, way, str(length)])) for way in WAYS}
+    return Compared(spent, taken)
 
 
 def main() -> None:
@@ -127,13 +130,7 @@ def main() -> None:
     ):
         table.add_column(name, justify="right")
     for length in track(arguments.lengths, "measuring", transient=True):
-        spent = times(length, max(3, arguments.turns if length <= 1024 else arguments.turns // 3))
-        taken = {
-            way: json.loads(
-                subprocess.check_output([sys.executable, __file__, "--memory-of", way, str(length)])
-            )
-            for way in WAYS
-        }
+        spent, taken = compare(length, arguments.turns)
         ratio_of_memory = taken["naive"] / max(taken["ours"], 0.1)
         table.add_row(
             str(length),

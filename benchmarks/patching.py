@@ -4,21 +4,20 @@
     python benchmarks/patching.py                        # edgewise alone
     python benchmarks/patching.py --peer .venv-peer/bin/python
 
-The peer runs in an environment of its own (`make .venv-peer`: transformer-lens==4.3.0). Both patch the same random model
+The peer runs in an environment of its own (`make peers`: transformer-lens==4.3.0). Both patch the same random model
 (the weights do not matter to the time), read the same 16 pairs of 16 tokens, put each head's clean output at all
 positions into the corrupt run, and give the mean logit difference of 144 patched runs. The two take turns.
 """
 
 import argparse
-import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
+from peers import PeerError, ask
 from transformers import PreTrainedModel
 from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
@@ -67,13 +66,12 @@ def ours(model: PreTrainedModel, given: Prompts) -> tuple[float, torch.Tensor]: 
     return time.perf_counter() - began, scores.mean(-1)
 
 
-def peer(python: str, folder: Path, given: Prompts) -> tuple[float, torch.Tensor]:
+def peer(python: str, folder: Path, given: Prompts) -> tuple[float, torch.Tensor]:  # seconds, [layers, heads]
     torch.save(given._asdict(), folder / "pairs.pt")
-    script = Path(__file__).with_name("peer_transformer_lens.py")
-    done = subprocess.run([python, str(script), str(folder)], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"the peer failed:\n{done.stderr[-2000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    try:
+        found = ask(python, "peer_transformer_lens.py", str(folder))
+    except PeerError as error:
+        sys.exit(str(error))
     return found["seconds"], torch.tensor(found["scores"])
 
 

@@ -1,12 +1,13 @@
-"""The same patching by TransformerLens, run by patching.py in an environment that has it: prints seconds and scores."""
+"""The same patching by TransformerLens, run by bench.py and patching.py in an environment that has it: prints what it cost,
+and the scores."""
 
 import json
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import torch
+from measure import cost
 from transformer_lens import patching  # pyright: ignore
 from transformer_lens.model_bridge import TransformerBridge  # pyright: ignore
 from transformers import AutoModelForCausalLM
@@ -24,14 +25,15 @@ def main() -> None:
         found = logits[rows, given["last"]].gather(1, given["columns"])
         return (found * given["signs"]).sum(-1).mean()
 
+    def patch() -> torch.Tensor:  # [layers, heads]
+        _, cache = model.run_with_cache(given["clean"])
+        return patching.get_act_patch_attn_head_out_all_pos(model, given["corrupt"], cache, metric)
+
     patching.tqdm = partial(patching.tqdm, disable=True)
     with torch.no_grad():
         model(given["clean"])  # warm up
-        began = time.perf_counter()
-        _, cache = model.run_with_cache(given["clean"])
-        scores = patching.get_act_patch_attn_head_out_all_pos(model, given["corrupt"], cache, metric)
-        seconds = time.perf_counter() - began
-    print(json.dumps({"seconds": seconds, "scores": scores.tolist()}))
+        scores, spent = cost(patch)
+    print(json.dumps({**spent._asdict(), "scores": scores.tolist()}))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,12 @@ pass, which the default recipe needs for its target (a choice of recipe, not of 
 
 import statistics
 import time
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 import edgewise
 
@@ -24,7 +27,7 @@ SHAPES = {
 }
 
 
-def host(shape: dict) -> GPT2LMHeadModel:
+def host(shape: dict[str, Any]) -> GPT2LMHeadModel:
     quiet = {
         "resid_pdrop": 0.0,
         "embd_pdrop": 0.0,
@@ -34,55 +37,74 @@ def host(shape: dict) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(GPT2Config(**shape, **quiet))  # sdpa is what transformers takes by default
 
 
+def step(
+    model: PreTrainedModel,
+    update: torch.optim.Optimizer,
+    ids: Tensor,  # [rows, T]
+    gated: bool = False,
+    teacher: PreTrainedModel | None = None,
+) -> float:
+    """One step of training, in seconds."""
+    began = time.perf_counter()
+    if teacher is not None:
+        with torch.no_grad():
+            teacher(input_ids=ids, use_cache=False)
+    if gated:
+        with edgewise.tap(model) as seen:
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss = loss + 0.01 * seen.expected_density.mean()
+    else:
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    update.step()
+    update.zero_grad()
+    return time.perf_counter() - began
+
+
+class Compared(NamedTuple):
+    """By kind of step."""
+
+    seconds: dict[str, float]
+    """Medians."""
+    ratio: dict[str, float]
+    """To the dense step: medians of ratios of neighbours in time, so that a slow moment of the machine does not count
+    against one kind."""
+
+
+def compare(shape: dict[str, Any], rows: int, rounds: int) -> Compared:
+    torch.manual_seed(0)
+    dense, twin = host(shape).train(), edgewise.gate(host(shape)).train()
+    ids = torch.randint(0, dense.config.vocab_size, (rows, shape["n_positions"]))
+    of_dense, of_twin = (
+        torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True) for model in (dense, twin)
+    )
+    kinds = {
+        "dense": partial(step, dense, of_dense, ids),
+        "gated": partial(step, twin, of_twin, ids, gated=True),
+        "distilled": partial(step, twin, of_twin, ids, gated=True, teacher=dense),
+    }
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for round_ in range(rounds + 2):  # the first two warm up
+        for kind, run in kinds.items():
+            spent = run()
+            if round_ >= 2:
+                found[kind].append(spent)
+    ratio = {
+        kind: statistics.median(x / y for x, y in zip(times, found["dense"], strict=True))
+        for kind, times in found.items()
+    }
+    return Compared({kind: statistics.median(times) for kind, times in found.items()}, ratio)
+
+
 def main() -> None:
     print(
         f"{'shape':<28}{'dense':>10}{'gated':>10}{'distilled':>11}{'gated/dense':>13}{'distilled/dense':>17}"
     )
     for name, (shape, rows, rounds) in SHAPES.items():
-        torch.manual_seed(0)
-        dense, twin = host(shape).train(), edgewise.gate(host(shape)).train()
-        context = shape["n_positions"]
-        ids = torch.randint(0, dense.config.vocab_size, (rows, context))
-        updates = {
-            model: torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True) for model in (dense, twin)
-        }
-
-        def step(model: GPT2LMHeadModel, gated: bool, distilled: bool) -> float:
-            began = time.perf_counter()
-            if distilled:
-                with torch.no_grad():
-                    dense(input_ids=ids, use_cache=False)  # noqa: B023
-            if gated:
-                with edgewise.tap(model) as seen:
-                    loss = model(input_ids=ids, labels=ids, use_cache=False).loss  # noqa: B023
-                loss = loss + 0.01 * seen.expected_density.mean()
-            else:
-                loss = model(input_ids=ids, labels=ids, use_cache=False).loss  # noqa: B023
-            loss.backward()
-            updates[model].step()  # noqa: B023
-            updates[model].zero_grad()  # noqa: B023
-            return time.perf_counter() - began
-
-        kinds = {
-            "dense": (dense, False, False),
-            "gated": (twin, True, False),
-            "distilled": (twin, True, True),
-        }
-        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for round_ in range(rounds + 2):
-            for kind, arguments in kinds.items():
-                spent = step(*arguments)  # pyright: ignore
-                if round_ >= 2:
-                    seconds[kind].append(spent)
-        middle = {kind: statistics.median(found) for kind, found in seconds.items()}
-        # ratios of neighbours in time, so that a slow moment of the machine does not count against one kind
-        ratio = {
-            kind: statistics.median(x / y for x, y in zip(seconds[kind], seconds["dense"], strict=True))
-            for kind in ("gated", "distilled")
-        }
+        seconds, ratio = compare(shape, rows, rounds)
         print(
-            f"{name:<28}{1000 * middle['dense']:>7.0f} ms{1000 * middle['gated']:>7.0f} ms"
-            f"{1000 * middle['distilled']:>8.0f} ms{ratio['gated']:>12.2f}x{ratio['distilled']:>16.2f}x"
+            f"{name:<28}{1000 * seconds['dense']:>7.0f} ms{1000 * seconds['gated']:>7.0f} ms"
+            f"{1000 * seconds['distilled']:>8.0f} ms{ratio['gated']:>12.2f}x{ratio['distilled']:>16.2f}x"
         )
 
 

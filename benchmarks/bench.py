@@ -1,0 +1,58 @@
+"""Edgewise beside what one would use otherwise; writes docs/benchmarks.md.
+
+    make bench                            # sets up the rivals' environment first; 20 minutes on two quiet cores
+    python benchmarks/bench.py --quick --out /tmp/page.md   # tiny sizes: does everything run?
+
+Rivals run in an environment of their own (`make peers`). One that is not there, or fails, gets a row that says so.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import tyro
+from page import machine, page, table
+from peers import Environment, say
+from sections import Sizes, gated_attention, head_patching, training_step, twin_elsewhere
+
+TINY = {"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 32, "vocab_size": 50}
+QUICK = Sizes(layers=1, heads=2, prompts=2, lengths=(128,), steps={"tiny": (TINY, 1, 1)})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Edgewise beside what one would use otherwise."""
+
+    out: Path = Path("docs/benchmarks.md")
+    peer: str = ".venv-peer/bin/python"
+    """The python of an environment that has the rivals."""
+    quick: bool = False
+    """Tiny sizes, to see that everything runs; the figures mean nothing."""
+
+
+def main(asked: Bench) -> None:
+    began = time.perf_counter()
+    sizes, rivals = QUICK if asked.quick else Sizes(), Environment(asked.peer)
+    sections = []
+    for measure in (
+        partial(head_patching, sizes, rivals),
+        partial(gated_attention, sizes),
+        partial(training_step, sizes),
+        partial(twin_elsewhere, rivals),
+    ):
+        sections.append(measure())
+        print(f"\n{sections[-1].title}\n\n{table(sections[-1].header, sections[-1].rows)}\n", flush=True)
+    command = "python benchmarks/bench.py --quick" if asked.quick else "make bench"
+    how = (
+        f"Written by `{command}` in {(time.perf_counter() - began) / 60:.0f} minutes, not by hand.\n{machine()}.\n"
+        "Timings on a shared machine vary; within a table, what is compared took turns."
+    )
+    if asked.quick:
+        how += " **Tiny sizes: the figures mean nothing.**"
+    asked.out.write_text(page(how, sections))
+    say(f"written: {asked.out}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Bench))

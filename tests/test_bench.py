@@ -1,0 +1,70 @@
+"""The benchmarks' page: what it says with made-up figures, and that all of it runs at tiny sizes without any rival."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def test_a_row_that_stops_early_is_filled_up():
+    from page import table  # pyright: ignore
+
+    rows = [["edgewise", "1.0 s", ""], ["a rival", "not installed"]]
+    assert table(["", "time", "ratio"], rows) == (
+        "|  | time | ratio |\n| --- | ---: | ---: |\n| edgewise | 1.0 s |  |\n| a rival | not installed |  |"
+    )
+
+
+def test_the_page_begins_with_where_it_comes_from_and_names_no_host():
+    from page import Section, machine, page  # pyright: ignore
+
+    text = page(
+        f"Written by `make bench`.\n{machine()}.",
+        [Section("One", "\nWhat it is.\n", ["a", "b"], [["x", "1"]])],
+    )
+    first = text.splitlines()[:4]
+    assert first[0] == "# Benchmarks" and "make bench" in first[2]
+    assert " cores, " in first[3] and "torch " in first[3]
+    assert "## One\n\nWhat it is.\n\n| a | b |\n| --- | ---: |\n| x | 1 |\n" in text
+    assert socket.gethostname() not in text.split() and str(Path.home()) not in text
+
+
+def test_a_rival_that_is_missing_or_fails_is_named_so(tmp_path, capsys):
+    from peers import RIVALS, Environment  # pyright: ignore
+
+    assert Environment(str(tmp_path / "python")).ask(RIVALS[0], "peer_nnsight.py", "") == "not installed"
+    here = Environment(sys.executable)
+    assert here.ask(RIVALS[0], "peer_transformer_lens.py", "") == "not installed"
+    here.versions[RIVALS[0]] = "4.3.0"  # says that it is there and is not
+    assert here.ask(RIVALS[0], "peer_transformer_lens.py", "") == "failed"
+    assert "No module named 'transformer_lens'" in capsys.readouterr().out
+
+
+def test_work_is_charged_for_its_peak_and_not_for_an_earlier_one():
+    from measure import cost  # pyright: ignore
+
+    earlier = bytearray(200 << 20)
+    del earlier
+    _, spent = cost(lambda: len(bytearray(64 << 20)))
+    assert 60 < spent.megabytes < 70
+
+
+@pytest.mark.slow
+def test_everything_runs_without_rivals(tmp_path):
+    out = tmp_path / "page.md"
+    command = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--out", str(out), "--peer", "none"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert text.count("not installed") == 2 * 2 + 2  # both kinds of pairs, and the twin
+    assert "| transformers | the twin | 0.0e+00 |" in text
+    assert "figures mean nothing" in text and str(tmp_path) not in text
