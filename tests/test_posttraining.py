@@ -672,6 +672,7 @@ def test_masks_do_what_a_plain_loop_does(place):
         return mask
 
     top_k = [make(edges) for make in TOP_K.values()]
+    found: dict[str, float] = {}
     for mask, by_hand in zip((drawn, *top_k), (by_lot, largest, largest_of_layer), strict=True):
         left: list[float] = []
 
