@@ -12,7 +12,7 @@ import attention
 import step
 import torch
 from page import Section
-from patching import FIRST, pairs, random_model
+from patching import FIRST, MEMORY, pairs, random_model
 from peers import RIVALS, Environment, ask, say
 
 SAME = 1e-4
@@ -40,9 +40,10 @@ above what the process, one for each measurement, held with the model loaded and
 
 TransformerLens: `run_with_cache` and `get_act_patch_attn_head_out_all_pos`. nnsight: one trace a head, which replaces
 the head's part of what enters `c_proj`. Both compute the whole model and all logits for each head. edgewise computes
-only what a patch can reach, and gains when the texts of a pair begin alike. Rivals run once; edgewise before, between
-and after them, of which the medians are given. *Same* is the largest difference from edgewise's numbers, with "yes"
-below {same:.0e}.
+only what a patch can reach, and gains when the texts of a pair begin alike; it runs all heads of a layer as one
+batch, within a limit of {limit:.0f} GiB, which costs memory. Rivals run once; edgewise before, between and after
+them, of which the medians are given. *Same* is the largest difference from edgewise's numbers, with "yes" below
+{same:.0e}.
 """
 
 
@@ -75,7 +76,9 @@ def head_patching(sizes: Sizes, rivals: Environment) -> Section:
                     f"{'yes' if gap < SAME else 'no'}, {gap:.0e}",
                 ])  # fmt: skip
     header = ["", "pairs differ", "time", "memory", "time / edgewise's", "memory / edgewise's", "same"]
-    text = HEAD_PATCHING.format(layers=sizes.layers, heads=sizes.heads, prompts=sizes.prompts, same=SAME)
+    text = HEAD_PATCHING.format(
+        layers=sizes.layers, heads=sizes.heads, prompts=sizes.prompts, limit=MEMORY / 2**30, same=SAME
+    )
     return Section("Patching every head", text, header, rows)
 
 
