@@ -90,7 +90,7 @@ def analyse(out: Path, prompts: int, seeds: tuple[int, ...]) -> None:
 
 
 def _file(out: Path, subject: Subject, task: str) -> Path:
-    return out / "circuits" / subject.name.replace(", ", "-of-").replace(" ", "-") / task
+    return out / "circuits" / subject.name.replace(" ", "-") / task
 
 
 def tables(out: Path, seeds: tuple[int, ...]) -> None:

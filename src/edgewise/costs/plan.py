@@ -12,7 +12,7 @@ from edgewise.costs.hardware import H100, USABLE, ThisMachine, measure_machine
 from edgewise.costs.memory import Memory, Setup
 from edgewise.costs.shape import Shape, find_shape
 from edgewise.errors import EdgewiseError
-from edgewise.posttraining.config import RECIPES, SparsifyConfig
+from edgewise.posttraining.config import LONGEST_CONTEXT, RECIPES, SparsifyConfig
 from edgewise.transcoder.config import TranscoderConfig
 
 ASSUMED_TOKENS = 200_000_000
@@ -24,7 +24,6 @@ TRANSCODER_SHARE = 4
 PROMPT_TOKENS = 16
 LORA_RANK = 16
 TRACE = "trace"
-_LONGEST_CONTEXT = 1024  # tokens to a row, where --context says nothing
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,12 @@ def plan(
     """
     config = config or SparsifyConfig()
     shape = model if isinstance(model, Shape) else find_shape(model)
-    own = shape.context or _LONGEST_CONTEXT
+    own = shape.context or LONGEST_CONTEXT
     if config.context is not None and config.context > own:
         raise EdgewiseError(f"--context {config.context} is longer than the model's own context, {own}")
     shipped = shape.name in pocket.NAMES
     tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
-    context = config.context or min(own, _LONGEST_CONTEXT)
+    context = config.context or min(own, LONGEST_CONTEXT)
     rows = config.rows or RECIPES[config.recipe].rows
     stages = [
         _sparsify(shape, config, tokens, context, rows, lora, not shipped)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from edgewise.attention.edge_gate import gates_of
+from edgewise.attention.edge_gate import attention_modules
 from edgewise.attention.tap import tap
 from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import parts, run_model
@@ -36,12 +36,6 @@ class Passed(NamedTuple):
     arguments: tuple
     named: dict[str, Any]
     output: Tensor  # [rows, context, D]
-
-
-def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """In the order of layers."""
-    holders = {gate: module for module in model.modules() if (gate := getattr(module, "edge_gate", None))}
-    return [holders[gate] for gate in gates_of(model)]
 
 
 @contextmanager

@@ -101,6 +101,8 @@ RECIPES = {
 }
 
 DEFAULT_MINUTES = 15.0
+LONGEST_CONTEXT = 1024
+"""Tokens to a row, where --context says nothing and the model could take more."""
 _SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
@@ -143,8 +145,7 @@ class SparsifyConfig:
     accumulate: int = 1
     """Compute a step's gradient in so many parts, to save memory."""
     alone: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
-    """Begin with each layer's attention by itself, for so many of the run's tokens: several times cheaper a token. For large
-    pretrained models."""
+    """Begin with each layer's attention by itself, for so many of the run's tokens: cheaper. For pretrained models."""
     lora: int | None = None
     """Train LoRA adapters of this rank instead of all weights (needs peft), merged into the twin at the end."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -152,8 +153,8 @@ class SparsifyConfig:
     valid: tuple[str, ...] | None = None
     """Held-out data; a part of --data that is never trained on if not given."""
     controls: bool = False
-    """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training. Takes about
-    six times as long as the run."""
+    """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training. Takes
+    several times as long as the run."""
     resume: bool = False
     """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density and --lr may be new."""
     save_minutes: float = 5.0

@@ -5,7 +5,7 @@ Every control starts from the same dense weights and is measured on the same hel
     threshold       training-free: drop each edge whose attention weight is below t, for several t
     random          a fixed random mask that leaves each head as many edges as the twin's
     top-k           for each head and query the k largest attention weights, the same k everywhere: the twin's mean
-    top-k, layers   in each layer and for each query the k largest over all heads, k as in that layer of the twin: how many
+    top-k of layers in each layer and for each query the k largest over all heads, k as in that layer of the twin: how many
                     edges a layer needs is then something that the learned gates have found
     dense           no mask at all: what the same budget of training gains by itself
 
@@ -100,7 +100,7 @@ def _largest(weights: Tensor, k: float, ends_at: int | None = None) -> Tensor:
     return torch.zeros_like(weights).scatter(-1, largest.indices, kept.to(weights))
 
 
-TOP_K = {"top-k": top_k_mask, "top-k, layers": top_k_of_layers_mask}
+TOP_K = {"top-k": top_k_mask, "top-k of layers": top_k_of_layers_mask}
 
 
 @contextmanager
@@ -189,7 +189,7 @@ def run_controls(
 
 
 def control_folder(run: Path, name: str) -> Path:
-    return run / "controls" / name.replace(", ", "-of-")
+    return run / "controls" / name.replace(" ", "-")
 
 
 def save_control(folder: Path, model: nn.Module, kind: str, twin: Measured, context: int, seed: int) -> None:

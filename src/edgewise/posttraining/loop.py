@@ -22,14 +22,13 @@ from edgewise.data import Data, open_data, shipped_data
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, evaluating
 from edgewise.posttraining import snapshot
-from edgewise.posttraining.config import MAY_BE_NEW, SparsifyConfig, changed
+from edgewise.posttraining.config import LONGEST_CONTEXT, MAY_BE_NEW, SparsifyConfig, changed
 from edgewise.posttraining.log import Log
 from edgewise.posttraining.picture import draw_run
 from edgewise.posttraining.run import Diverged, Run
 from edgewise.posttraining.screen import Screen
 from edgewise.posttraining.summary import summarize
 
-_LONGEST_CONTEXT = 1024
 _CHECKS = 24  # validations in a run
 _CHECK_TOKENS = 16_384  # held-out tokens of a validation on the way; the last one takes all
 _SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
@@ -148,7 +147,7 @@ def training_data(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Data:
-    own = getattr(model.config.get_text_config(), "max_position_embeddings", _LONGEST_CONTEXT)
+    own = getattr(model.config.get_text_config(), "max_position_embeddings", LONGEST_CONTEXT)
     if config.context is not None and config.context > own:
         raise EdgewiseError(f"--context {config.context} is longer than the model's own context, {own}")
     if data is None:
@@ -164,7 +163,7 @@ def training_data(
         return shipped
     if tokenizer is None:
         raise EdgewiseError("reading text needs a tokenizer; give tokenizer=..., or the model by name")
-    context = config.context or min(own, _LONGEST_CONTEXT)
+    context = config.context or min(own, LONGEST_CONTEXT)
     return open_data(data, tokenizer, context, config.seed, valid=config.valid)
 
 

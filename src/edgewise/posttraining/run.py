@@ -30,7 +30,7 @@ from edgewise.evaluation import Measured, cross_entropy, measure, parts, rows_at
 from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
 from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, schedule
-from edgewise.posttraining.words import LIKELY, TOKENS, likely_words, only, words_of
+from edgewise.posttraining.words import TOKENS, is_large, likely_words, only, words_of
 
 # At every snapshot it would say that tied weights are saved once.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
@@ -184,9 +184,8 @@ class Run:
 
     def _words(self, part: Batch) -> tuple[Tensor | None, Batch]:
         """The words whose logits are computed, None for all, and the batch with its targets among them."""
-        head = self._unembeddings[0]
         sharded = self.accelerator.distributed_type == DistributedType.FSDP
-        if not self.recipe.paired or sharded or head.weight.shape[0] < 2 * LIKELY:
+        if not self.recipe.paired or sharded or not is_large(len(self._unembeddings[0].weight)):
             return None, part
         if self._likely is None:
             self._likely = likely_words(self.dense, self._first_rows(TOKENS), self.part_rows)

@@ -18,9 +18,14 @@ from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import parts, run_model
 
 LIKELY = 4096
-"""How many are always there. A vocabulary of less than twice as many is taken whole."""
+"""How many are always there."""
 TOKENS = 8192
 """Tokens of text on which the dense model is asked what it finds likely."""
+
+
+def is_large(vocabulary: int) -> bool:
+    """Whether there is something to gain; smaller ones are taken whole."""
+    return vocabulary >= 2 * LIKELY
 
 
 @torch.no_grad()
