@@ -10,7 +10,7 @@ help:
 	@echo "make test             run the tests (minutes)"
 	@echo "make test-slow        run those that take longer"
 	@echo "make lint             ruff and pyright"
-	@echo "make bench            edgewise beside its rivals, into docs/benchmarks.md (20 minutes on a quiet machine)"
+	@echo "make bench            edgewise beside its rivals, into docs/benchmarks.md (some 20 minutes)"
 	@echo "make bench-attention  time and memory of gated attention against dense"
 	@echo "make bench-step       a step of gated training against a dense one"
 	@echo "make bench-efficiency tokens to 2 % of edges, default recipe against the paper's (hours)"

@@ -1,6 +1,6 @@
 """Edgewise beside what one would use otherwise; writes docs/benchmarks.md.
 
-    make bench                            # sets up the rivals' environment first; 20 minutes on two quiet cores
+    make bench                            # sets up the rivals' environment first; some 20 minutes
     python benchmarks/bench.py --quick --out /tmp/page.md   # tiny sizes: does everything run?
 
 Rivals run in an environment of their own (`make peers`). One that is not there, or fails, gets a row that says so.
