@@ -20,8 +20,8 @@ def test_what_they_explain(name: str):
     held_out = next(parts(shipped_data("pocket", 0).held_out, 64))  # pyright: ignore
     found = evaluate_transcoder(model, transcoder, held_out)
     assert min(found.explained_variance) > 0.95
-    assert found.replaced_loss - found.loss < 0.04
-    assert sum(found.l0) / 6 < 14
+    assert found.replaced_loss - found.loss < 0.05
+    assert sum(found.l0) / 6 < 16
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -46,7 +46,7 @@ def test_the_twin_needs_fewer_heads_for_large_to_small():
         counts[name] = len(found.heads_at(0.8))
         first = [f"L{layer}H{head}" for layer, head, _ in found.heads_at(0.8, key=4, query=7)][:2]
         assert first == ["L4H1", "L3H4"]
-    assert counts["pocket"] >= 1.8 * counts["pocket-sparse"]
+    assert counts["pocket"] >= 4 * counts["pocket-sparse"]
 
 
 def test_they_are_small():
