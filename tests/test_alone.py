@@ -1,5 +1,6 @@
 """Each layer by itself, and the loss over the words that matter: both against the plain thing that they stand for."""
 
+import itertools
 import signal
 
 import pytest
@@ -109,9 +110,24 @@ def test_a_run_begins_alone_and_goes_on_together(place, tmp_path, monkeypatch):
     assert result.summary["steps"] == STEPS
 
 
-@pytest.mark.parametrize("at", [0, 3])
+def test_the_dense_model_reads_each_row_once(place):
+    """While layers alone go over the same rows several times; layers together do not."""
+    run, read = a_run(place, alone=str((alone.UPDATES + 1) * TOKENS)), []
+    run.dense.base_model.register_forward_hook(lambda module, arguments, out: read.append(run.step_number))
+    run.step()
+    read.clear()  # and of what the metric was made from
+    taken = [run.data.train.state_dict()]
+    for _ in range(alone.UPDATES + 1):
+        run.step()
+        taken.append(run.data.train.state_dict())
+    assert read == [alone.UPDATES, alone.UPDATES + 1]
+    assert [a == b for a, b in itertools.pairwise(taken)] == [True] * (alone.UPDATES - 1) + [False] * 2
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
 def test_resuming_is_exact(place, tmp_path, at):
-    asked = {"alone": str(3 * TOKENS), "lora": None}
+    """In the middle of going over the same rows, too."""
+    asked = {"alone": str(5 * TOKENS), "lora": None}
     edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "whole", **asked))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         before_step(patch, at, lambda run: signal.raise_signal(signal.SIGINT))

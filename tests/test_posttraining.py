@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +43,7 @@ from edgewise.pocket import evaluate as pocket_evaluate
 from edgewise.posttraining import loop, summary
 from edgewise.posttraining.config import RECIPES
 from edgewise.posttraining.controls import TOP_K, measure_masked, random_mask
-from edgewise.posttraining.objective import Multiplier, divergence
+from edgewise.posttraining.objective import Multiplier, divergence, let_go
 from edgewise.posttraining.picture import draw_run
 from edgewise.posttraining.run import Run
 from edgewise.posttraining.snapshot import newest_whole
@@ -324,6 +325,30 @@ def test_time_up_ends_a_run_with_a_check(place, tmp_path, monkeypatch):
 def test_a_density_ends_a_run(place, tmp_path):
     result = sparsify(place, tmp_path, density=0.999, margin=10.0)
     assert result.summary["steps"] == 1 and result.summary["stopped"] == "density 0.999 reached"
+
+
+def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path, monkeypatch):
+    """The multiplier, held for most of a run, is let go: by its largest change in every step that the loss is too high."""
+    recipe, margin, update, validate = RECIPES["edgewise"], 0.01, Multiplier.update, Run.validate
+    monkeypatch.setattr(Multiplier, "update", lambda self, gap, *limits: update(self, gap + 1.0, *limits))
+    monkeypatch.setattr(Run, "validate", lambda run, rows=None: replace(validate(run, rows), ce=9.0))
+    betas = {}
+    for density in (None, 0.999):
+        sparsify(place, tmp_path / str(density), density=density, margin=margin, b=1.0)
+        log = [json.loads(line) for line in (tmp_path / str(density) / "log.jsonl").read_text().splitlines()]
+        betas[density] = {row["step"]: row["beta"] for row in log if row["step"] <= recipe.hold * STEPS}
+    assert min(betas[None].values()) == pytest.approx(recipe.beta * margin)
+    assert len(betas[0.999]) == len(betas[None]) > 2
+    for step, beta in betas[0.999].items():
+        assert beta == pytest.approx(recipe.beta * margin * math.exp(-recipe.speed * (step - 1)))
+
+
+@given(st.floats(0.01, 2.0), st.floats(1.0, 100.0))
+def test_pressure_is_let_go_little_by_little(density, least):
+    floor = 0.3
+    found = let_go(least, floor, density)
+    assert found == pytest.approx(least if density >= 1 else floor if density <= 0.9 else found)
+    assert floor * 0.999 <= found <= let_go(least, floor, density + 0.01) * 1.001
 
 
 # ------------------------------------------------------------------------------------------------------ bad input

@@ -26,6 +26,8 @@ from edgewise.attention.tap import tap
 from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import parts, run_model
 
+UPDATES = 4
+"""Steps on the same rows: the dense model's pass, most of such a step's work, is done once for all of them."""
 METRIC_TOKENS = 8192
 """Tokens from which the metric is estimated: each gives one g, and a matrix of a few hundred columns needs many."""
 

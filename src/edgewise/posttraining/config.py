@@ -127,7 +127,8 @@ class SparsifyConfig:
     minutes: float | None = None
     """Stop after so many minutes: a step is measured first, and the schedule is fitted to them."""
     density: float | None = None
-    """Stop when held-out density is at most this share of edges (0.02 is 2 %) and the loss is kept."""
+    """Stop when held-out density is at most this share of edges (0.02 is 2 %) and the loss is kept. Once so few are left,
+    the pressure is let go, and the loss comes back sooner."""
     margin: float = 0.01
     """By how much the twin's loss may exceed the dense model's, in nats per token."""
     seed: int = 0
@@ -145,7 +146,8 @@ class SparsifyConfig:
     accumulate: int = 1
     """Compute a step's gradient in so many parts, to save memory."""
     alone: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
-    """Begin with each layer's attention by itself, for so many of the run's tokens: cheaper. For pretrained models."""
+    """Begin with each layer's attention by itself, for so many of the run's tokens: cheaper. Rows are gone over four times
+    and count each time. For pretrained models."""
     lora: int | None = None
     """Train LoRA adapters of this rank instead of all weights (needs peft), merged into the twin at the end."""
     precision: Literal["float32", "bf16"] = "float32"

@@ -280,6 +280,7 @@ def _train(run: Run, screen: Screen) -> str:
                         "beta": run.multiplier.beta,
                     }
                     accelerator.log(values, step=run.step_number)
+                run.held_out_density = checked.density
                 reached = config.density is not None and checked.density <= config.density
                 if reached and checked.ce <= dense_ce + config.margin:
                     stopped = f"density {config.density} reached"

@@ -84,3 +84,11 @@ def least_pressure(share: float, hold: float, beta: float, floor: float) -> floa
     if not hold:
         return floor
     return beta * (floor / beta) ** max(0.0, (share - hold) / (1 - hold))
+
+
+def let_go(least: float, floor: float, density: float) -> float:
+    """The lowest the multiplier may be where no more than a certain density is asked for; `density` is the present one, as a
+    multiple of that. Once the edges are gone that were to go, only the loss has to come back; some come back with it, so
+    this begins at the density asked for and is complete at a tenth less."""
+    slack = max(0.0, min(1.0, (1.0 - density) / 0.1))
+    return least ** (1 - slack) * floor**slack

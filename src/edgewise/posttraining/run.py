@@ -9,7 +9,6 @@ import itertools
 import json
 import logging
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from edgewise.attention.edge_gate import EdgeGate, gates_of, mode
+from edgewise.attention.edge_gate import gates_of, mode
 from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch, Data
@@ -29,7 +28,9 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, cross_entropy, measure, parts, rows_at_once, run_model, run_rows
 from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
-from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, schedule
+from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, let_go, schedule
+from edgewise.posttraining.shares import pairs_of, share_of
+from edgewise.posttraining.trained import can_fuse, parameter_groups, with_lora
 from edgewise.posttraining.words import TOKENS, is_large, likely_words, only, words_of
 
 # At every snapshot it would say that tied weights are saved once.
@@ -50,6 +51,14 @@ class StepLog(NamedTuple):
     """Expected, on the training batch."""
     flags: tuple[float, ...]
     """Whatever the processes had to tell each other, added up."""
+
+
+class _Repeated(NamedTuple):
+    """Rows that layers alone go over several times."""
+
+    batch: Batch
+    recorded: dict[int, list[alone.Passed]]
+    """By the part of the batch."""
 
 
 class Run:
@@ -79,15 +88,15 @@ class Run:
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
             part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
-        trained = twin if config.lora is None else _with_lora(twin, config.lora, config.seed)
+        trained = twin if config.lora is None else with_lora(twin, config.lora, config.seed)
         self._unembeddings: list[Any] = [each.get_output_embeddings() for each in (self.dense, twin)]
-        groups = [{"params": found} for found in _parameter_groups(trained)]
+        groups = [{"params": found} for found in parameter_groups(trained)]
         optimizer = torch.optim.AdamW(
-            groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=_can_fuse(accelerator)
+            groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=can_fuse(accelerator)
         )
         self.model, self.optimizer = accelerator.prepare(trained, optimizer)
         self.gates = gates_of(self.inner)
-        self.first_rows = copy.deepcopy(data.train.state_dict())
+        self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
         self.multiplier = Multiplier(
             self.recipe.beta * config.margin,
             self.recipe.speed,
@@ -98,8 +107,10 @@ class Run:
         self.step_number = self.steps = 0
         self.seconds = 0.0
         self.density = 1.0  # the last step's, which the relative pressure is relative to
+        self.held_out_density = 1.0  # at the last validation
         self.saved_step: int | None = None
         self._metrics: list[Tensor] | None = None
+        self._repeated: _Repeated | None = None
         self._likely: Tensor | None = None
 
     @property
@@ -131,21 +142,23 @@ class Run:
         """Forward and backward of a whole step, in parts; each process takes its own rows of the batch."""
         device = self.accelerator.device
         asked = int((batch.targets != IGNORE).sum())
-        all_pairs = _pairs(batch)
-        mine = _share(batch, self.accelerator.process_index, self.accelerator.num_processes)
+        all_pairs = pairs_of(batch)
+        mine = share_of(batch, self.accelerator.process_index, self.accelerator.num_processes)
         first_row = self.accelerator.process_index * len(mine.ids)
         pieces = list(parts(mine, self.part_rows, device))
         sums = torch.zeros(3, device=device)
         self.model.train()
         for i, part in enumerate(pieces):
             sync = i == len(pieces) - 1 and not is_alone
-            share = _pairs(part) / all_pairs
+            share = pairs_of(part) / all_pairs
             with (
                 contextlib.nullcontext() if sync else self.accelerator.no_sync(self.model),
                 self._sampling(first_row + i * self.part_rows),
             ):
-                backward = self._backward_alone if is_alone else self._backward_together
-                sums += backward(part, asked, share)
+                if is_alone:
+                    sums += self._backward_alone(self._recorded(batch, i, part), asked, share)
+                else:
+                    sums += self._backward_together(part, asked, share)
         if is_alone and self.accelerator.num_processes > 1:  # DDP sees only what goes through the whole model
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
@@ -169,10 +182,18 @@ class Run:
         self.accelerator.backward(loss * self.accelerator.num_processes)
         return torch.stack([ce.detach(), dense_ce.detach(), density.detach()])
 
-    def _backward_alone(self, part: Batch, asked: int, share: float) -> Tensor:  # -> [3]
+    def _recorded(self, batch: Batch, place: int, part: Batch) -> list[alone.Passed]:
+        """What passes through the dense model's attention, computed once for each batch."""
+        if self._repeated is None or self._repeated.batch is not batch:
+            self._repeated = _Repeated(batch, {})
+        found = self._repeated.recorded
+        if place not in found:
+            with torch.no_grad(), self._autocast(), alone.recording(self.dense) as found[place]:
+                run_rows(self.dense.base_model, part)
+        return found[place]
+
+    def _backward_alone(self, seen: list[alone.Passed], asked: int, share: float) -> Tensor:  # -> [3]
         """The estimated cost stands for the loss, and 0 for the dense model's."""
-        with torch.no_grad(), self._autocast(), alone.recording(self.dense) as seen:
-            run_rows(self.dense.base_model, part)
         if self._metrics is None:
             rows = self._first_rows(alone.METRIC_TOKENS)
             self._metrics = alone.fisher_metrics(self.dense, rows, self.part_rows, self.config.seed)
@@ -211,7 +232,7 @@ class Run:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=False):
             group["lr"] = rate * share
         is_alone = self.is_alone
-        sums = self.compute_gradients(self.data.train.take(self.rows), is_alone)
+        sums = self.compute_gradients(self._next_batch(), is_alone)
         told = torch.cat([sums, torch.tensor(flags, device=sums.device)])
         ce, dense_ce, density, *flags_ = self.accelerator.reduce(told, "sum").tolist()  # pyright: ignore
         if not self.recipe.paired and not is_alone:
@@ -225,11 +246,26 @@ class Run:
         self._lower_ceiling()
         margin, recipe = self.config.margin, self.recipe
         least = least_pressure(self.step_number / self.steps, recipe.hold, recipe.beta, recipe.floor)
+        if self.config.density is not None:
+            least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
         self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
         self.density = density
         self.step_number += 1
         self.seconds += time.monotonic() - began
         return seen
+
+    def _next_batch(self) -> Batch:
+        """New rows, or those of the step before while layers alone go over the same ones again."""
+        if self._is_repeating and self._repeated is not None:
+            return self._repeated.batch
+        self._repeated = None
+        if self.is_alone:
+            self._before = copy.deepcopy(self.data.train.state_dict())
+        return self.data.train.take(self.rows)
+
+    @property
+    def _is_repeating(self) -> bool:
+        return self.is_alone and self.step_number % alone.UPDATES > 0
 
     @torch.no_grad()
     def _lower_ceiling(self) -> None:
@@ -251,10 +287,14 @@ class Run:
         seconds, sums = [], torch.zeros(3, device=device)
         for _ in range(4):
             began = time.monotonic()
-            sums = self.compute_gradients(self.data.train.take(self.rows), is_alone)
-            seconds.append(time.monotonic() - began)
+            batch = self.data.train.take(self.rows)
+            updates = alone.UPDATES if is_alone else 1
+            for _ in range(updates):
+                sums = self.compute_gradients(batch, is_alone)
+            seconds.append((time.monotonic() - began) / updates)
         self.optimizer.zero_grad()
         self.data.train.load_state_dict(state)
+        self._repeated = None
         whole: Tensor = self.accelerator.reduce(sums, "sum")  # pyright: ignore
         if self.step_number == 0:
             self.density = whole[2].item()
@@ -296,7 +336,7 @@ class Run:
         count = self.accelerator.num_processes
         if len(held_out.ids) < count:
             raise EdgewiseError(f"{len(held_out.ids)} held-out rows are too few for {count} processes")
-        mine = _share(held_out, self.accelerator.process_index, count)
+        mine = share_of(held_out, self.accelerator.process_index, count)
         at_once = rows_at_once(held_out)
         if len(held_out.ids) % count:
             # forward passes are collective: shares that differ by a row must not differ in their number of pieces
@@ -319,9 +359,14 @@ class Run:
             "tokens": self.tokens,
             "seconds": self.seconds,
             "density": self.density,
+            "held_out_density": self.held_out_density,
             "target": self.target,
             "multiplier": self.multiplier.state_dict(),
-            "data": {"name": self.data.train.name, "state": self.data.train.state_dict()},
+            # rows that are gone over again have to be taken again
+            "data": {
+                "name": self.data.train.name,
+                "state": self._before if self._is_repeating else self.data.train.state_dict(),
+            },
             "config": json.loads(json.dumps(asdict(self.config), default=str)),
         }
 
@@ -341,6 +386,7 @@ class Run:
         self.step_number, self.steps = position["step"], position["steps"]
         self.saved_step = self.step_number
         self.seconds, self.density, self.target = position["seconds"], position["density"], position["target"]
+        self.held_out_density = position.get("held_out_density", 1.0)
 
     def twin(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
         """The finished twin and, where its weights are spread over processes, all of them on the main one."""
@@ -371,49 +417,3 @@ class Diverged(EdgewiseError):
 
 def _is_finite(x: float) -> bool:
     return abs(x) < float("inf")  # false for NaN too
-
-
-def _share(batch: Batch, index: int, count: int) -> Batch:
-    """One process's rows: contiguous, as equal as can be."""
-    rows = len(batch.ids)
-    span = slice(index * rows // count, (index + 1) * rows // count)
-    return Batch(*(None if x is None else x[span] for x in batch))  # pyright: ignore
-
-
-def _pairs(batch: Batch) -> int:
-    """(query, key) pairs that causal attention inside documents has."""
-    if batch.positions is not None:
-        return int((batch.positions + 1).sum())
-    rows, context = batch.ids.shape
-    return rows * context * (context + 1) // 2
-
-
-def _parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Weights, and thresholds if the gate learns them."""
-    thresholds = {id(p) for part in model.modules() if isinstance(part, EdgeGate) for p in part.parameters()}
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        [p for p in trained if id(p) not in thresholds],
-        [p for p in trained if id(p) in thresholds],
-    ]
-    return [group for group in groups if group]
-
-
-def _can_fuse(accelerator: Accelerator) -> bool:
-    return accelerator.device.type in ("cpu", "cuda") and accelerator.distributed_type != DistributedType.FSDP
-
-
-def _with_lora(twin: PreTrainedModel, rank: int, seed: int) -> nn.Module:
-    """Adapters on every linear layer; gates stay trainable."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise EdgewiseError("--lora needs peft: pip install 'edgewise[lora]'") from error
-    devices = [twin.device] if twin.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), warnings.catch_warnings():
-        torch.manual_seed(seed)  # adapters start at random
-        warnings.filterwarnings("ignore", "fan_in_fan_out")  # which peft sets right by itself
-        trained = get_peft_model(twin, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
-    for each in gates_of(trained):
-        each.b.requires_grad_(isinstance(each.b, nn.Parameter))
-    return trained

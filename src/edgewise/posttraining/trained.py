@@ -1,0 +1,43 @@
+"""What of a twin is trained: all weights or LoRA adapters, and thresholds at a rate of their own."""
+
+import warnings
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import nn
+from transformers import PreTrainedModel
+
+from edgewise.attention.edge_gate import EdgeGate, gates_of
+from edgewise.errors import EdgewiseError
+
+
+def parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
+    """Weights, and thresholds if the gate learns them."""
+    thresholds = {id(p) for part in model.modules() if isinstance(part, EdgeGate) for p in part.parameters()}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        [p for p in trained if id(p) not in thresholds],
+        [p for p in trained if id(p) in thresholds],
+    ]
+    return [group for group in groups if group]
+
+
+def can_fuse(accelerator: Accelerator) -> bool:
+    return accelerator.device.type in ("cpu", "cuda") and accelerator.distributed_type != DistributedType.FSDP
+
+
+def with_lora(twin: PreTrainedModel, rank: int, seed: int) -> nn.Module:
+    """Adapters on every linear layer; gates stay trainable."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise EdgewiseError("--lora needs peft: pip install 'edgewise[lora]'") from error
+    devices = [twin.device] if twin.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), warnings.catch_warnings():
+        torch.manual_seed(seed)  # adapters start at random
+        warnings.filterwarnings("ignore", "fan_in_fan_out")  # which peft sets right by itself
+        trained = get_peft_model(twin, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    for each in gates_of(trained):
+        each.b.requires_grad_(isinstance(each.b, nn.Parameter))
+    return trained
