@@ -61,6 +61,7 @@ def evaluate(
     context: int | None = None,
     tokens: str = "64K",
     heads: bool = False,
+    sinks: bool = False,
     out: Path | None = None,
 ) -> None:
     """Loss, perplexity, density and edges per query of one model, or of a dense model and its twin side by side.
@@ -71,11 +72,12 @@ def evaluate(
         context: Tokens to a row; the shortest of the models' contexts (at most 1024) if not given.
         tokens: How much of the data to read.
         heads: Also print each head's edges per query.
+        sinks: Also measure how much attention rests on the first token of a text.
         out: Also write everything to this JSON file.
     """
     from edgewise.evaluation import evaluate_models, print_evaluation
 
-    print_evaluation(evaluate_models(models, data, context, count(tokens)), heads, out)
+    print_evaluation(evaluate_models(models, data, context, count(tokens), sinks), heads, out)
 
 
 def tasks(

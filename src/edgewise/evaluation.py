@@ -4,9 +4,9 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -23,6 +23,9 @@ from edgewise.data import IGNORE, Batch, held_out_only, shipped_data
 from edgewise.errors import EdgewiseError
 from edgewise.model_info import info
 
+if TYPE_CHECKING:
+    from edgewise.sinks import Sinks
+
 _TOKENS_AT_ONCE = 4096
 
 
@@ -36,6 +39,8 @@ class Measured:
     edges_per_query_per_head: Tensor  # [layers, heads]
     tokens: int
     """How many tokens were asked for."""
+    sinks: "Sinks | None" = None
+    """What rests on first tokens, if that was asked for."""
 
     @property
     def density(self) -> float:
@@ -63,6 +68,7 @@ class Measured:
             "tokens": self.tokens,
             "density_per_head": self.density_per_head.tolist(),
             "edges_per_query_per_head": self.edges_per_query_per_head.tolist(),
+            **({} if self.sinks is None else {"sinks": self.sinks.to_dict()}),
         }
 
 
@@ -145,7 +151,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def evaluate_models(
-    names: Sequence[str | Path], data: Any = None, context: int | None = None, tokens: int = 65_536
+    names: Sequence[str | Path],
+    data: Any = None,
+    context: int | None = None,
+    tokens: int = 65_536,
+    sinks: bool = False,
 ) -> dict[str, Measured]:
     """Measure models on the same rows: one, or a dense model and its twin side by side.
 
@@ -168,6 +178,11 @@ def evaluate_models(
         with Progress(transient=True) as progress:
             task = progress.add_task(escape(str(name)), total=pieces)
             results[str(name)] = measure(model, batch, each=lambda task=task: progress.advance(task))
+            if sinks:
+                from edgewise.sinks import SINK_TOKENS, measure_sinks
+
+                few = next(parts(batch, max(1, SINK_TOKENS // batch.ids.shape[1])))
+                results[str(name)] = replace(results[str(name)], sinks=measure_sinks(model, few))
     return results
 
 
@@ -216,6 +231,8 @@ def print_evaluation(results: dict[str, Measured], heads: bool = False, out: Pat
         )
     console.print(table)
     console.print(f"{first.tokens:,} held-out tokens; edges per query are per head")
+    if first.sinks is not None:
+        console.print(_sink_table(results))
     for name, found in results.items() if heads else ():
         columns = [f"H{head}" for head in range(found.density_per_head.shape[1])]
         per_head = Table("", *columns, title=escape(f"{name}: edges per query"))
@@ -228,3 +245,14 @@ def print_evaluation(results: dict[str, Measured], heads: bool = False, out: Pat
             json.dumps({name: found.to_dict() for name, found in results.items()}, indent=2) + "\n"
         )
         console.print(f"Written to {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _sink_table(results: dict[str, Measured]) -> Table:
+    table = Table(
+        "attention of a query and head", "first token", "all tokens", "heads with over half on the first"
+    )
+    for name, found in results.items():
+        if (sinks := found.sinks) is not None:
+            heads = f"{sinks.heads} of {sinks.first.numel()}"
+            table.add_row(escape(name), f"{sinks.first.mean():.3f}", f"{sinks.total.mean():.3f}", heads)
+    return table

@@ -1,0 +1,67 @@
+"""What rests on first tokens, against transformers' own attention weights."""
+
+import pytest
+import torch
+from runs import CONTEXT, command, save_host, save_text
+from transformers import AutoModelForCausalLM
+
+import edgewise
+from edgewise.data import Batch
+from edgewise.sinks import measure_sinks
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("place")
+    for kind in ("gpt2", "llama"):
+        save_host(place / kind, kind)
+    save_text(place / "text.txt")
+    return place
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_of_a_dense_model_they_are_what_transformers_gives(place, kind):
+    ids = torch.randint(5, 60, (6, CONTEXT))
+    host = AutoModelForCausalLM.from_pretrained(place / kind, attn_implementation="eager")
+    with torch.no_grad():
+        weights = torch.stack(host(ids, output_attentions=True).attentions)  # [layers, rows, heads, t, t]
+    found = measure_sinks(edgewise.load(place / kind), Batch(ids, ids, None))
+    torch.testing.assert_close(found.first, weights[..., 1:, 0].mean((1, 3)), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.total, torch.ones_like(found.total))
+    assert found.heads == int((found.first > 0.5).sum())
+
+
+def test_each_document_has_its_own_first_token(place):
+    """Rows packed with several documents give what the documents give by themselves."""
+    model, ids = edgewise.load(place / "gpt2"), torch.randint(5, 60, (3, 12))
+    lengths = ((12,), (5, 7), (1, 3, 8))
+    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in lengths])
+    batch = Batch(ids, ids, positions)
+    expected, queries = torch.zeros_like(measure_sinks(model, batch).first), 0
+    for row, documents in zip(ids, lengths, strict=True):
+        for document in row.split(documents):
+            if len(document) > 1:
+                alone = measure_sinks(model, Batch(document[None], document[None], None))
+                expected += alone.first * (len(document) - 1)
+                queries += len(document) - 1
+    torch.testing.assert_close(measure_sinks(model, batch).first, expected / queries, rtol=1e-4, atol=1e-6)
+
+
+def test_a_closed_twin_attends_to_nothing(place):
+    twin = edgewise.gate(edgewise.load(place / "gpt2"), edgewise.GateConfig("relative", b=-1.0))
+    ids = torch.randint(5, 60, (2, CONTEXT))
+    assert measure_sinks(twin, Batch(ids, ids, None)).total.max() == 0
+
+
+def test_rows_of_first_tokens_only_are_refused(place):
+    ids = torch.zeros(2, 1, dtype=torch.long)
+    with pytest.raises(edgewise.EdgewiseError, match="no token after a first one"):
+        measure_sinks(edgewise.load(place / "gpt2"), Batch(ids, ids, None))
+
+
+def test_the_command_prints_and_writes_them(place, tmp_path, capsys):
+    code, out, _ = command(
+        "eval", place / "gpt2", "--data", place / "text.txt", "--sinks", "--out", tmp_path / "eval.json"
+    )
+    assert code == 0 and "first token" in out
+    assert '"sink_heads": ' in (tmp_path / "eval.json").read_text()
