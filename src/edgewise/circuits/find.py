@@ -13,7 +13,7 @@ from edgewise.circuits import edges
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import pooled_curve, ranks, trace
 from edgewise.circuits.heads import Advance, head_curves, head_effects
-from edgewise.circuits.memory import bytes_per_row, prompts_at_once, rows_at_once, token_edges_at_once
+from edgewise.circuits.memory import peak, prompts_at_once, rows_at_once, token_edges_at_once
 from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, Found, ModelCircuit, TokenEdgesFound
@@ -126,9 +126,10 @@ def plan(replay: Replay, config: CircuitConfig) -> str:
     heads = replay.clean.outputs[0].shape[1]
     layers, t = len(replay.clean.outputs), replay.prompts.clean.shape[1]
     rows = min(rows_at_once(replay, config.memory), heads * replay.n)
+    wiring = edges.wiring_of(replay.model, replay.of_prompts(slice(0, 1)))[0] if config.edges else None
     return (
         f"{layers} layers x {heads} heads, {replay.n} pairs of up to {t} tokens, alike before token {replay.first + 1}; "
-        f"{rows:,} patched prompts at once, about {rows * bytes_per_row(replay) / 2**20:,.0f} MB"
+        f"{rows:,} patched prompts at once; memory about {peak(replay, wiring, config.memory) / 2**30:.1f} GB in all"
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -46,9 +47,26 @@ def token_edges_at_once(replay: Replay, max_memory: int) -> int:
 
 
 def prompts_at_once(replay: Replay, wiring: Wiring, max_memory: int) -> int:
-    """Prompts of which all edges fit: what every source writes, and what every input of a layer reads, some times over."""
+    """Prompts of which all edges fit."""
+    return max(1, max_memory // bytes_per_prompt(replay, wiring))
+
+
+def bytes_per_prompt(replay: Replay, wiring: Wiring) -> int:
+    """What every source writes, and what every input of a layer reads, some times over."""
     hidden = replay.clean.hidden[0]
     inputs = max(place.inputs for place in wiring.places)
     each = hidden[0].numel() * hidden.element_size() * (3 * len(wiring.sources) + 6 * inputs)
     each += 4 * wiring.exists.numel() * 4
-    return max(1, max_memory // (each + bytes_per_row(replay)))
+    return each + bytes_per_row(replay)
+
+
+def peak(replay: Replay, wiring: Wiring | None, max_memory: int) -> int:
+    """The most that a search will take, with what the process holds already: of heads or, with their wiring, of edges, whose
+    scores and ranks are kept for all prompts."""
+    heads = replay.clean.outputs[0].shape[1] * replay.n
+    most = min(rows_at_once(replay, max_memory), heads) * bytes_per_row(replay)
+    if wiring is not None:
+        at_once = min(prompts_at_once(replay, wiring, max_memory), replay.n)
+        scores = replay.n * (8 * wiring.exists.numel() + 20 * wiring.count)
+        most = max(most, at_once * bytes_per_prompt(replay, wiring) + scores)
+    return psutil.Process().memory_info().rss + most
