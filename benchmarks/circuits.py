@@ -1,6 +1,7 @@
 """The tables of docs/circuits.md, and of the controls in docs/posttraining.md: three seeds, each with its controls.
 
-    python benchmarks/circuits.py --tokens 900K          # hours on two cores; what is already in --out is not done again
+    python benchmarks/circuits.py --tokens 2.5M          # hours on two cores; what is already in --out is not done again
+    python benchmarks/circuits.py --analyse-only         # train nothing: whatever is there goes through the tasks
     python benchmarks/circuits.py --tables-only          # print the tables of what is there
 
 For each seed `pocket` is post-trained and so are its controls (a random mask and top-k of the same density, dense training).
@@ -57,15 +58,12 @@ def subjects(out: Path, seeds: tuple[int, ...]) -> list[Subject]:
             Subject("twin", f"twin {seed}", folder),
             *(Subject(kind, f"{kind} {seed}", control_folder(folder, kind)) for kind in CONTROLS),
         ]
-    return found
+    return [each for each in found if each.folder is None or each.folder.is_dir()]
 
 
 def post_train(out: Path, tokens: str, seeds: tuple[int, ...]) -> None:
     for seed in seeds:
         folder = out / f"seed-{seed}"
-        summary = folder / "summary.json"
-        if summary.is_file() and "controls" in json.loads(summary.read_text()):
-            continue
         config = edgewise.SparsifyConfig(
             out=folder, tokens=tokens, seed=seed, controls=True, resume=(folder / "snapshots").is_dir()
         )
@@ -134,35 +132,37 @@ def _print_controls(out: Path, seeds: tuple[int, ...]) -> None:
     if not summaries:
         return
     dense = summaries[0]["dense_ce"]
-    print("\n| | density | loss against the dense model, nats |\n|---|---:|---:|")
+    print("\n| | seeds | density | loss against the dense model, nats |\n|---|---:|---:|---:|")
     rows: dict[str, list[dict[str, float]]] = {
         "twin": [{"density": s["density"], "ce": s["sparse_ce"]} for s in summaries]
     }
     for name in summaries[0]["controls"]:
         if name != "threshold":
-            rows[name] = [s["controls"][name] for s in summaries]
+            rows[name] = [s["controls"][name] for s in summaries if name in s["controls"]]
     for name, found in rows.items():
         density = _cell([100 * each["density"] for each in found], " %")
         losses = [each["ce"] - dense for each in found]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-        print(f"| {name} | {density} | {statistics.fmean(losses):+.4f}{spread} |")
+        print(f"| {name} | {len(found)} | {density} | {statistics.fmean(losses):+.4f}{spread} |")
     for each in summaries[0]["controls"]["threshold"]:
-        print(f"| threshold {each['threshold']:g} | {each['density']:.2%} | {each['ce'] - dense:+.4f} |")
+        print(f"| threshold {each['threshold']:g} | | {each['density']:.2%} | {each['ce'] - dense:+.4f} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tokens", default="900K", help="of each post-training")
+    parser.add_argument("--tokens", default="2.5M", help="of each post-training")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--out", type=Path, default=Path("runs/circuits"))
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--analyse-only", action="store_true")
     parser.add_argument("--tables-only", action="store_true")
     asked = parser.parse_args()
     seeds = SEEDS[: asked.seeds]
-    if not asked.tables_only:
+    if not (asked.tables_only or asked.analyse_only):
         post_train(asked.out, asked.tokens, seeds)
+    if not asked.tables_only:
         analyse(asked.out, asked.prompts, seeds)
     tables(asked.out, seeds)
 
