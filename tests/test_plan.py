@@ -29,7 +29,7 @@ from edgewise.costs.memory import Setup
 from edgewise.costs.plan import ASSUMED_TOKENS
 from edgewise.costs.shape import Shape, shape_of
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
-from edgewise.posttraining.run import _with_lora
+from edgewise.posttraining.trained import with_lora
 from edgewise.posttraining.words import LIKELY
 from edgewise.tasks.pairs import Prompts
 from edgewise.transcoder.objective import Objective
@@ -109,7 +109,7 @@ def test_the_count_is_that_of_torch():
 def test_flops_of_a_step_are_those_that_torch_counts(kind, lora):
     rows, length = 2, T
     twin = edgewise.gate(host(kind)).train()
-    trained = twin if lora is None else _with_lora(twin, lora, seed=0)
+    trained = twin if lora is None else with_lora(twin, lora, seed=0)
     dense = edgewise.install(host(kind))
     ids = torch.randint(0, 97, (rows, length))
     with Counting() as counted:
@@ -241,7 +241,7 @@ def test_tokens_scale_linearly_and_adapters_cost_less():
 @pytest.mark.parametrize("kind", BOTH)
 def test_memory_of_what_is_trained_is_exact(kind, lora):
     twin = edgewise.gate(host(kind))
-    trained = twin if lora is None else _with_lora(twin, lora, seed=0)
+    trained = twin if lora is None else with_lora(twin, lora, seed=0)
     learned = [p for p in trained.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learned)
     for p in learned:
