@@ -22,6 +22,7 @@ from edgewise.circuits.result import CircuitResult
 from edgewise.circuits.token_edges import token_edges
 from edgewise.errors import EdgewiseError
 from edgewise.model.adapter import parts_of
+from edgewise.pocket import folder
 from edgewise.posttraining.controls import TOP_K, masked, random_mask
 from edgewise.tasks import make_task
 from edgewise.tasks.pairs import Pair, Prompts, Task, score
@@ -413,6 +414,17 @@ def test_circuits_of_the_pocket_and_its_twin(tmp_path):
     assert saved["models"][1]["head_head_edges_at_90"] == sparse.head_head_edges[0]
     assert saved["ratios"]["edges"] == pytest.approx(dense.edges.needed / sparse.edges.needed)
     assert CircuitResult.load(tmp_path) == result
+
+
+def test_a_circuit_has_no_closed_heads():
+    """In docstring one head of the twin seems to do harm when patched alone, and is needed: it comes before closed ones."""
+    config = CircuitConfig(task="docstring", prompts=4, edges=False)
+    found = find_circuits(["pocket-sparse"], config).models[0].heads
+    assert found is not None
+    edges = json.loads((folder("pocket-sparse") / "made.json").read_text())["edges_per_query_per_head"]
+    is_open = {f"L{i}H{j}" for i, row in enumerate(edges) for j, count in enumerate(row) if count}
+    assert {name for name, _ in found.ranking[: found.needed]} <= is_open
+    assert max(found.needed_per_prompt) <= len(is_open)
 
 
 @pytest.mark.slow

@@ -141,8 +141,7 @@ def _heads(replay: Replay, config: CircuitConfig, name: str, say: Screen) -> dic
         curves = head_curves(replay, effects.importance, config.threshold, config.memory)
     mean = effects.importance.mean(0)  # [layers, heads]
     layers, width = mean.shape
-    order = mean.flatten().argsort(descending=True, stable=True).tolist()
-    ranking = [(f"L{i // width}H{i % width}", mean.flatten()[i].item()) for i in order]
+    ranking = [(f"L{i // width}H{i % width}", mean.flatten()[i].item()) for i in curves.order]
     found = Found(
         total=layers * width,
         needed=curves.at_threshold,

@@ -95,6 +95,12 @@ def scores_keeping(replay: Replay, keep: Tensor, max_memory: int) -> Tensor:
     return torch.cat(found)
 
 
+def differ(replay: Replay) -> Tensor:  # -> bool [n, layers, heads]
+    """Whether a head does anything else in the corrupt run."""
+    pairs = zip(replay.clean.outputs, replay.corrupt.outputs, strict=True)
+    return torch.stack([(clean != corrupt).flatten(2).any(-1) for clean, corrupt in pairs], 1)
+
+
 class HeadCurves(NamedTuple):
     """What the best k heads explain."""
 
@@ -103,23 +109,29 @@ class HeadCurves(NamedTuple):
     at_threshold: int
     at_threshold_per_prompt: list[int]
     """With each prompt's own ranking."""
+    order: list[int]
+    """All heads, the most important first."""
 
 
 def head_curves(replay: Replay, importance: Tensor, threshold: float, max_memory: int) -> HeadCurves:
-    """Keep the k most important heads, corrupt the rest, for all k that matter. importance: [n, layers, heads]"""
+    """Keep the k most important heads, corrupt the rest, for all k that matter. importance: [n, layers, heads]
+
+    Heads that do the same in both runs, as a twin's closed ones, come last: after those that seem to do harm when patched
+    alone, which may be needed all the same.
+    """
     n, layers, heads = importance.shape
-    flat = importance.flatten(1)
+    moved = differ(replay)
+    own_places = ranks(importance.masked_fill(~moved, -torch.inf).flatten(1))
+    pooled_places = ranks(importance.mean(0).masked_fill(~moved.any(0), -torch.inf).flatten())
 
     def keeping(places: Tensor, counts: Tensor) -> Tensor:  # [n, m], [p, n] -> [p, n]
         keep = places < counts[..., None].to(places.device)
         return scores_keeping(replay, keep.unflatten(-1, (layers, heads)), max_memory)
 
-    pooled_places = ranks(flat.mean(0, keepdim=True)).expand(n, -1)
     curve, needed = pooled_curve(
-        replay, lambda counts: keeping(pooled_places, counts), layers * heads, threshold
+        replay, lambda counts: keeping(pooled_places.expand(n, -1), counts), layers * heads, threshold
     )
-    own_places = ranks(flat)
     _, _, own = trace(
         lambda counts: replay.share(keeping(own_places, counts)).cpu(), layers * heads, n, threshold
     )
-    return HeadCurves(curve, needed, own.tolist())
+    return HeadCurves(curve, needed, own.tolist(), pooled_places.argsort().tolist())
