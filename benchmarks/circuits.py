@@ -23,6 +23,7 @@ from edgewise.tasks import TASKS, make_task
 
 SEEDS = (0, 1, 2)
 CONTROLS = ("random", *TOP_K)
+NONE = "none"
 ROWS = {
     "heads": "heads",
     "heads_per_prompt": "heads, each prompt's own",
@@ -92,37 +93,58 @@ def _file(out: Path, subject: Subject, task: str) -> Path:
 
 
 def tables(out: Path, seeds: tuple[int, ...]) -> None:
-    """Markdown."""
+    """Markdown: the shipped twin against the dense model, then the twins of all seeds and their controls."""
     kinds: dict[str, list[Subject]] = {}
     for subject in subjects(out, seeds):
         kinds.setdefault(subject.kind, []).append(subject)
-    for task in TASKS:
-        loaded = {
-            kind: [
-                CircuitResult.load(_file(out, s, task)).models[0]
-                for s in members
-                if _file(out, s, task).is_dir()
-            ]
-            for kind, members in kinds.items()
-        }
-        loaded = {kind: found for kind, found in loaded.items() if found}
-        print(f"\n### {task}\n\n| | {' | '.join(loaded)} |\n|---|{'---:|' * len(loaded)}")
-        print(
-            f"| accuracy | {' | '.join(_cell([m.accuracy * 100 for m in f], ' %') for f in loaded.values())} |"
-        )
-        for key, label in ROWS.items():
-            cells = [_cell([m.counts()[key] for m in found]) for found in loaded.values()]
-            print(f"| {label} | {' | '.join(cells)} |")
+    found = {kind: {task: _load(out, members, task) for task in TASKS} for kind, members in kinds.items()}
+    head = f"| | {' | '.join(TASKS)} |\n|---|{'---:|' * len(TASKS)}"
+    print(f"\nDense → shipped twin (times fewer)\n\n{head}")
+    for key, label in ROWS.items():
+        pairs = [
+            (_values(found["dense"][task], key), _values(found["shipped twin"][task], key)) for task in TASKS
+        ]
+        print(f"| {label} | {' | '.join(_against(*pair) for pair in pairs)} |")
+    print(f"\nSeeds and controls\n\n{head}")
+    others = [kind for kind in found if kind not in ("dense", "shipped twin")]
+    for kind in others:
+        cells = [_cell([100 * model.accuracy for model in found[kind][task]], " %") for task in TASKS]
+        print(f"| accuracy, {kind} | {' | '.join(cells)} |")
+    for key, label in ROWS.items():
+        for kind in others:
+            cells = [_cell(_values(found[kind][task], key)) for task in TASKS]
+            if any(cell != NONE for cell in cells):
+                print(f"| {label}, {kind} | {' | '.join(cells)} |")
     _print_controls(out, seeds)
+
+
+def _load(out: Path, members: list[Subject], task: str) -> list[Any]:
+    files = [_file(out, subject, task) for subject in members]
+    return [CircuitResult.load(path).models[0] for path in files if path.is_dir()]
+
+
+def _values(models: list[Any], key: str) -> list[Any]:
+    return [model.counts()[key] for model in models]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"
+
+
+def _against(dense: list[Any], twin: list[Any]) -> str:
+    if not (dense and twin and dense[0] is not None and twin[0] is not None):
+        return NONE
+    ratio = f" ({dense[0] / twin[0]:.1f}x)" if twin[0] else ""
+    return f"{_number(dense[0])} → {_number(twin[0])}{ratio}"
 
 
 def _cell(values: list[Any], unit: str = "") -> str:
     known = [value for value in values if value is not None]
     if not known:
-        return "none found"
-    mean = f"{statistics.fmean(known):,.1f}{unit}"
+        return NONE
+    mean = f"{_number(statistics.fmean(known))}{unit}"
     missing = f" ({len(values) - len(known)} of {len(values)} none)" if len(known) < len(values) else ""
-    return (mean + f" ± {statistics.stdev(known):,.1f}" if len(known) > 1 else mean) + missing
+    return (mean + f" ± {_number(statistics.stdev(known))}" if len(known) > 1 else mean) + missing
 
 
 def _print_controls(out: Path, seeds: tuple[int, ...]) -> None:
@@ -140,7 +162,7 @@ def _print_controls(out: Path, seeds: tuple[int, ...]) -> None:
         if name != "threshold":
             rows[name] = [s["controls"][name] for s in summaries if name in s["controls"]]
     for name, found in rows.items():
-        density = _cell([100 * each["density"] for each in found], " %")
+        density = f"{statistics.fmean(each['density'] for each in found):.2%}"
         losses = [each["ce"] - dense for each in found]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
         print(f"| {name} | {len(found)} | {density} | {statistics.fmean(losses):+.4f}{spread} |")

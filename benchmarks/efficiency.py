@@ -1,6 +1,6 @@
 """Tokens until the same density at the same loss: the default recipe against the paper's.
 
-    python benchmarks/efficiency.py --seeds 0 1 2 --tokens 3M --paper-tokens 12M --out runs/efficiency
+    python benchmarks/efficiency.py --seeds 0 1 2 --tokens 2.4M --paper-tokens 10M --out runs/efficiency
 
 Each run is `edgewise sparsify pocket --density 0.02`: it stops at the first validation with at most 2 % of edges and a
 held-out loss of at most dense + 0.01. A run that does not get there within its budget counts as "more than" that budget.
@@ -25,9 +25,9 @@ class Efficiency:
 
     seeds: tuple[int, ...] = (0, 1, 2)
     density: float = 0.02
-    tokens: str = "3M"
+    tokens: str = "2.4M"
     """Budget of the default recipe, to which its schedule is fitted."""
-    paper_tokens: str = "12M"
+    paper_tokens: str = "10M"
     """Budget of the paper's recipe."""
     recipes: tuple[Literal["edgewise", "paper"], ...] = ("edgewise", "paper")
     out: Path = Path("runs/efficiency")
