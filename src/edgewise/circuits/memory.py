@@ -52,21 +52,30 @@ def prompts_at_once(replay: Replay, wiring: Wiring, max_memory: int) -> int:
 
 
 def bytes_per_prompt(replay: Replay, wiring: Wiring) -> int:
-    """What every source writes, and what every input of a layer reads, some times over."""
+    """All that is there of one prompt while its edges are attributed."""
     hidden = replay.clean.hidden[0]
     inputs = max(place.inputs for place in wiring.places)
-    each = hidden[0].numel() * hidden.element_size() * (3 * len(wiring.sources) + 6 * inputs)
-    each += 4 * wiring.exists.numel() * 4
-    return each + bytes_per_row(replay)
+    passed = hidden.element_size() * numbers_of_edges(hidden[0].numel(), len(wiring.sources), inputs)
+    return passed + 16 * wiring.exists.numel() + bytes_per_row(replay)
+
+
+def numbers_of_edges(stream: int, sources: int, inputs: int) -> int:
+    """What every source writes, and what every input of a layer reads, some times over; `stream` is the size of one."""
+    return stream * (3 * sources + 6 * inputs)
+
+
+def bytes_of_scores(prompts: int, grid: int, edges: int) -> int:
+    """Scores and ranks of all edges, which are kept for all prompts."""
+    return prompts * (8 * grid + 20 * edges)
 
 
 def peak(replay: Replay, wiring: Wiring | None, max_memory: int) -> int:
-    """The most that a search will take, with what the process holds already: of heads or, with their wiring, of edges, whose
-    scores and ranks are kept for all prompts."""
+    """The most that a search will take, with what the process holds already: of heads or, with their wiring, of
+    edges."""
     heads = replay.clean.outputs[0].shape[1] * replay.n
     most = min(rows_at_once(replay, max_memory), heads) * bytes_per_row(replay)
     if wiring is not None:
         at_once = min(prompts_at_once(replay, wiring, max_memory), replay.n)
-        scores = replay.n * (8 * wiring.exists.numel() + 20 * wiring.count)
+        scores = bytes_of_scores(replay.n, wiring.exists.numel(), wiring.count)
         most = max(most, at_once * bytes_per_prompt(replay, wiring) + scores)
     return psutil.Process().memory_info().rss + most

@@ -19,7 +19,7 @@ start, before accelerate divides it, the whole twin.
 
 from dataclasses import dataclass, fields
 
-from edgewise.circuits.memory import numbers_of_row
+from edgewise.circuits.memory import bytes_of_scores, numbers_of_edges, numbers_of_row
 from edgewise.costs.flops import trace_size, transcoder_weights, words_at_once
 from edgewise.costs.shape import Shape
 from edgewise.posttraining.config import RECIPES, Recipe
@@ -140,10 +140,12 @@ def edges(shape: Shape, n: int, t: int, limit: int) -> Memory:
     ranks of all edges in all prompts."""
     inputs = shape.heads + 2 * shape.kv_heads
     grid = shape.edge_sources * shape.edge_targets
-    prompt = 4 * t * shape.width * (3 * shape.edge_sources + 6 * inputs) + 16 * grid + _row(shape, t)
+    passed = 4 * numbers_of_edges(t * shape.width, shape.edge_sources, inputs)
+    prompt = passed + 16 * grid + _row(shape, t)
     at_once = min(max(limit, prompt), n * prompt)
     return Memory(
-        dense=shape.bytes_each * shape.parameters, activations=at_once + n * (8 * grid + 20 * shape.edges)
+        dense=shape.bytes_each * shape.parameters,
+        activations=at_once + bytes_of_scores(n, grid, shape.edges),
     )
 
 
