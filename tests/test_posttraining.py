@@ -515,6 +515,17 @@ def loss_by_hand(model: nn.Module, batch: Batch) -> float:
     return sum(losses) / len(losses)
 
 
+def test_a_large_model_on_a_cpu_reads_less_held_out_text(place, monkeypatch):
+    model, tokenizer = edgewise.load(place / "gpt2"), edgewise.load_tokenizer(place / "gpt2")
+    config = edgewise.SparsifyConfig(context=CONTEXT)
+    monkeypatch.setattr(loop, "_CHECK_TOKENS", 3 * CONTEXT)
+    much = loop.training_data("", place / "text.txt", config, model, tokenizer).held_out.ids
+    monkeypatch.setattr(loop, "_LARGE_ON_A_CPU", model.num_parameters() - 1)
+    little = loop.training_data("", place / "text.txt", config, model, tokenizer).held_out.ids
+    assert len(much) > len(little) == 3
+    assert torch.equal(much[:3], little)
+
+
 @pytest.mark.parametrize("recipe", ["edgewise", "paper"])
 def test_the_summary_is_what_the_saved_twin_does(place, whole, recipe):
     folder = whole[recipe].folder

@@ -240,6 +240,17 @@ def test_a_path_gives_each_of_its_heads_the_same_part(kind: str, gated: bool):
         assert longer == pytest.approx(sum(w for p, w in paths.items() if len(p) > 2), abs=1e-5)
 
 
+@torch.no_grad()
+def test_heads_shares_with_little_memory_are_the_same(monkeypatch):
+    _, graph = model_and_graph("gpt2", True)
+    pruned = prune(graph, 1.0, 1.0)
+    much = head_shares(graph, pruned)
+    monkeypatch.setattr("edgewise.tracing.shares.KEPT_BYTES", 1)  # one layer at a time
+    little = head_shares(graph, pruned)
+    for all_at_once, one_by_one in zip(vars(much).values(), vars(little).values(), strict=True):
+        torch.testing.assert_close(all_at_once, one_by_one, rtol=0, atol=0)
+
+
 def test_paths_are_named_largest_first():
     one, two = torch.tensor([0.1, -0.5, 0, 0]), torch.zeros(4, 4)
     two[1, 2] = 0.3

@@ -27,6 +27,7 @@ from edgewise.circuits.curve import grid
 from edgewise.costs.shape import Shape
 from edgewise.posttraining.config import Recipe
 from edgewise.posttraining.words import LIKELY, is_large
+from edgewise.tracing.memory import KEPT
 
 ROW_BYTES = {False: (126, 294), True: (415, 615)}
 """By whether gates are sampled: bytes that `gate.forward_rows` and `gate.backward_rows` read and write for each pair of a
@@ -35,8 +36,6 @@ query and a key. Counted, not estimated: a test counts again."""
 # What a trace finds depends on the prompt; these are `pocket`'s on eight tokens.
 ACTIVE = 12
 """Active features of a layer and token."""
-KEPT = 0.17
-"""Share of the active features that pruning leaves."""
 LINKS = 12
 """Links of each that is left."""
 _CONTEXT_TOKENS, _TAKEN_AWAY, _PATHS = (

@@ -23,6 +23,7 @@ from edgewise.circuits.memory import bytes_of_scores, numbers_of_edges, numbers_
 from edgewise.costs.flops import trace_size, transcoder_weights, words_at_once
 from edgewise.costs.shape import Shape
 from edgewise.posttraining.config import RECIPES, Recipe
+from edgewise.tracing.memory import of_stages
 
 LOGITS = {True: 8, False: 4}
 """By whether the dense model is distilled from: copies of the logits at the peak. Measured."""
@@ -165,9 +166,9 @@ def transcoder(shape: Shape, features: int, T: int, rows: int) -> Memory:
 
 
 def trace(shape: Shape, features: int, t: int) -> Memory:
-    """One prompt: model and transcoder in float32; the matrix of edges some times over; and for heads' shares the gradients
-    and values of each layer at each strength, which grow with L^2."""
+    """One prompt: model and transcoder in float32; the matrix of edges some times over, or for heads' shares the gradients
+    and values of each layer at each strength, as many layers at once as are allowed."""
     size, transcoded = trace_size(shape, t), transcoder_weights(shape, features)
-    graph = 4 * 4 * size.active * (t + size.active + shape.layers * t)
-    shares = 2 * 4 * size.strengths * shape.layers * size.kept * t * shape.attention_width
-    return Memory(weights=4 * transcoded, dense=4 * shape.parameters, activations=graph + shares)
+    pairs = size.active * (t + size.active + shape.layers * t)
+    carried = 2 * 4 * size.strengths * shape.layers * size.kept * t * shape.attention_width
+    return Memory(weights=4 * transcoded, dense=4 * shape.parameters, activations=of_stages(pairs, carried))

@@ -17,7 +17,8 @@ from edgewise.data.rows import Batch as Batch
 from edgewise.data.rows import Data as Data
 from edgewise.data.rows import Rows as Rows
 from edgewise.data.shipped import shipped_data as shipped_data
+from edgewise.data.split import HELD_OUT_TOKENS as HELD_OUT_TOKENS
 from edgewise.data.split import held_out_only as held_out_only
 from edgewise.data.split import open_data as open_data
 
-__all__ = ["IGNORE", "Batch", "Data", "Rows", "held_out_only", "open_data", "shipped_data"]
+__all__ = ["HELD_OUT_TOKENS", "IGNORE", "Batch", "Data", "Rows", "held_out_only", "open_data", "shipped_data"]

@@ -18,6 +18,7 @@ CHARACTERS_PER_TOKEN = 4  # an estimate
 # are tried in turn where it leaves not one row on both sides.
 SPLITS = ((16, 20), (4, 10), (1, 5), (1, 2))
 LONGEST = SPLITS[0][0]
+HELD_OUT_TOKENS = 65_536
 
 
 def open_data(
@@ -27,7 +28,7 @@ def open_data(
     seed: int,
     *,
     valid: Any = None,
-    held_out_tokens: int = 65536,
+    held_out_tokens: int = HELD_OUT_TOKENS,
 ) -> Data:
     """Rows of `data` to train on, in an order given by the seed, and about `held_out_tokens` that are never trained on.
 

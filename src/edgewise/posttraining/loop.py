@@ -18,7 +18,7 @@ from edgewise import pocket
 from edgewise.attention.edge_gate import gate_config
 from edgewise.attention.interface import install
 from edgewise.checkpoint import load, load_tokenizer, save
-from edgewise.data import Data, open_data, shipped_data
+from edgewise.data import HELD_OUT_TOKENS, Data, open_data, shipped_data
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, evaluating
 from edgewise.posttraining import snapshot
@@ -31,6 +31,9 @@ from edgewise.posttraining.summary import summarize
 
 _CHECKS = 24  # validations in a run
 _CHECK_TOKENS = 16_384  # held-out tokens of a validation on the way; the last one takes all
+_LARGE_ON_A_CPU = (
+    50_000_000  # parameters; the held-out text of a larger model is as short as a validation on the way
+)
 _SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
 _SAVE, _INTERRUPT, _TIME_UP, _STEPS = range(4)  # what processes tell each other
 
@@ -164,7 +167,13 @@ def training_data(
     if tokenizer is None:
         raise EdgewiseError("reading text needs a tokenizer; give tokenizer=..., or the model by name")
     context = config.context or min(own, LONGEST_CONTEXT)
-    return open_data(data, tokenizer, context, config.seed, valid=config.valid)
+    tokens = _CHECK_TOKENS if _is_slow(model) else HELD_OUT_TOKENS
+    return open_data(data, tokenizer, context, config.seed, valid=config.valid, held_out_tokens=tokens)
+
+
+def _is_slow(model: PreTrainedModel) -> bool:
+    """Whether reading much held-out text would take minutes, before the first step and after the last."""
+    return not torch.accelerator.is_available() and model.num_parameters() > _LARGE_ON_A_CPU
 
 
 # --------------------------------------------------------------------------------------------------------- the plan
@@ -230,7 +239,8 @@ def _train(run: Run, screen: Screen) -> str:
     log = Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
     check_rows = max(accelerator.num_processes, _CHECK_TOKENS // run.data.train.context)
     # of the same rows, because a part of the text is easier or harder than all of it
-    dense_ce = run.validate_dense(check_rows).ce
+    all_rows = check_rows >= len(run.data.held_out.ids)
+    dense_ce = run.target if all_rows else run.validate_dense(check_rows).ce
     first, began, saved = run.step_number, time.monotonic(), time.monotonic()
     pace_from, pace_began = first, began  # of the kind of steps that is being done
     first_gap: float | None = None

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.attention.edge_gate import gate_config
 from edgewise.checkpoint import load, load_tokenizer, name_of
+from edgewise.circuits.screen import Screen
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import evaluating
 from edgewise.tasks.prompt import read_prompt
@@ -22,6 +23,7 @@ from edgewise.tracing.graph import Graph, Readout, build_graph
 from edgewise.tracing.influence import Pruned, prune
 from edgewise.tracing.intervene import take_away
 from edgewise.tracing.looks import looks
+from edgewise.tracing.memory import peak
 from edgewise.tracing.paths import link_paths, strongest
 from edgewise.tracing.result import HeadLook, Intervention, Link, LinkPaths, Node, Trace
 from edgewise.tracing.shares import HeadShares, head_shares
@@ -42,6 +44,7 @@ def trace(
     config: TraceConfig | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    screen: Screen | None = None,
 ) -> Trace:
     """Explain one prediction of a model through its transcoder's features, down to the heads that carry each link.
 
@@ -62,11 +65,22 @@ def trace(
     with torch.no_grad(), evaluating(loaded):
         frozen = freeze(loaded, torch.tensor(read.ids))
         readout = _readout(loaded, frozen, tokenizer, config.logit, name)
+        if screen is not None:
+            screen.say(f"{name}: {plan(frozen, transcoder, readout)}")
         graph = build_graph(frozen, transcoder, readout)
         pruned = prune(graph, config.nodes, config.edges)
         shares = head_shares(graph, pruned)
         found = _collect(loaded, name, graph, pruned, shares, read.tokens, tokenizer, config)
     return replace(found, figures=found.figures | {"seconds": time.monotonic() - began})
+
+
+def plan(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> str:
+    """What will be computed, and what that takes."""
+    active = int((transcoder.encode(frozen.mlp_inputs) > 0).sum())
+    memory = peak(frozen, active, len(readout.tokens))
+    return (
+        f"{active:,} active features on {frozen.length} tokens; memory about {memory / 2**30:.1f} GB in all"
+    )
 
 
 def _shipped(name: str) -> Path:

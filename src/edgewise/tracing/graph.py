@@ -19,7 +19,8 @@ from edgewise.errors import EdgewiseError
 from edgewise.tracing.frozen import Frozen
 from edgewise.transcoder.transcoder import Transcoder
 
-_BATCH_BYTES = 256 << 20  # of gradients at once
+BATCH_BYTES = 256 << 20
+"""Of gradients at once."""
 CLOSES = 1e-3
 """Relative; beyond, a trace is refused: something about the model was not understood."""
 
@@ -174,7 +175,7 @@ def build_graph(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> Gra
         bias,
         value,
     )
-    batch = max(1, _BATCH_BYTES // (4 * length * frozen.width * (len(frozen.layers) + 4)))
+    batch = max(1, BATCH_BYTES // (4 * length * frozen.width * (len(frozen.layers) + 4)))
     for some in torch.arange(targets).split(batch):
         _fill(graph, some)
     if not graph.closure < CLOSES:

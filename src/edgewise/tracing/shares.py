@@ -12,14 +12,20 @@ gives each 1/n. The integrand is a polynomial of degree L - 1 at most, so that G
 In a twin A^h = M * p is 0 almost everywhere: most heads carry exactly nothing.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from edgewise.tracing.frozen import Frozen
 from edgewise.tracing.graph import Graph
 from edgewise.tracing.influence import Pruned
+
+KEPT_BYTES = 1 << 30
+"""Of gradients and values at once: of all layers and strengths they would grow with L^2."""
+_PIECE_BYTES = 64 << 20  # of links' shares at once
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,12 @@ def head_shares(graph: Graph, pruned: Pruned) -> HeadShares:
     cells = torch.zeros(len(layers), heads, length, length)
     carried = _Carried(graph, pruned)
     # two passes over the links: how much each carries in all, then its part of the flow
-    for layer in range(len(layers)):
-        for rows, share in carried.of_layer(layer):
-            signed[rows, layer] = share.sum((-2, -1))
-            size[rows] += share.abs().sum((-3, -2, -1))
+    for layer, rows, share in carried.pieces():
+        signed[rows, layer] = share.sum((-2, -1))
+        size[rows] += share.abs().sum((-3, -2, -1))
     flow = pruned.flow / (size + straight.abs()).clamp_min(1e-30)
-    for layer in range(len(layers)):
-        for rows, share in carried.of_layer(layer):
-            cells[layer] += torch.einsum("e,ehqk->hqk", flow[rows], share.abs())
+    for layer, rows, share in carried.pieces():
+        cells[layer] += torch.einsum("e,ehqk->hqk", flow[rows], share.abs())
     return HeadShares(signed, straight, cells)
 
 
@@ -74,26 +78,54 @@ def _straight(graph: Graph, pruned: Pruned) -> Tensor:  # -> [e]
     return total[pruned.links[:, 0], pruned.links[:, 1]]
 
 
+def bytes_per_layer(frozen: Frozen, targets: int, sources: int) -> int:
+    """What is kept of a layer: the gradients of targets and the values of sources, at each strength."""
+    heads, _, d = frozen.layers[0].values.shape
+    return 4 * strengths(frozen) * (targets + sources) * heads * frozen.length * d
+
+
+def strengths(frozen: Frozen) -> int:
+    """Points at which the integrand, a polynomial of degree L - 1, has to be known."""
+    return (len(frozen.layers) + 1) // 2
+
+
 class _Carried:
     """The integral, layer by layer, for some links at a time."""
 
     def __init__(self, graph: Graph, pruned: Pruned):
         self.graph, self.pruned = graph, pruned
-        frozen = graph.frozen
-        points, weights = np.polynomial.legendre.leggauss((len(frozen.layers) + 1) // 2)
+        each = bytes_per_layer(graph.frozen, len(pruned.targets), len(pruned.sources))
+        layers = torch.arange(len(graph.frozen.layers))
+        self.groups = [group.tolist() for group in layers.split(max(1, KEPT_BYTES // each))]
+        points, weights = np.polynomial.legendre.leggauss(strengths(graph.frozen))
+        self.points = [(float(point) + 1) / 2 for point in points]
         self.weights = [float(w) / 2 for w in weights]
+        self.walked: list[int] = []
+
+    def pieces(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(layer, links [e], their shares [e, heads, T, T]). Where not all layers fit, they are walked group by group."""
+        for group in self.groups:
+            if self.walked != group:
+                self._walk(group)
+            for layer in group:
+                yield from ((layer, rows, share) for rows, share in self._of_layer(layer))
+
+    def _walk(self, group: list[int]) -> None:
+        """Gradients and values at each strength, of these layers."""
+        frozen, pruned, graph = self.graph.frozen, self.pruned, self.graph
         self.gradients: list[dict[int, Tensor]] = []  # of each point and layer: [targets, heads, T, d]
         self.values: list[dict[int, Tensor]] = []  # [sources, heads, T, d]
-        for point in points:
-            strength = (float(point) + 1) / 2
+        for strength in self.points:
             gradients: dict[int, Tensor] = {}
             values: dict[int, Tensor] = {}
 
             def back(layer: int, at_mlp: Tensor, at_attention: Tensor, into=gradients) -> None:
-                into[layer] = frozen.layers[layer].head_gradients(at_attention)
+                if layer in group:
+                    into[layer] = frozen.layers[layer].head_gradients(at_attention)
 
             def forth(layer: int, r: Tensor, into=values) -> None:
-                into[layer] = frozen.layers[layer].head_values(r)
+                if layer in group:
+                    into[layer] = frozen.layers[layer].head_values(r)
 
             frozen.pull(
                 graph.ended(pruned.targets),
@@ -109,11 +141,11 @@ class _Carried:
             )
             self.gradients.append(gradients)
             self.values.append(values)
+        self.walked = group
 
-    def of_layer(self, layer: int):
-        """Pieces of (links, their shares [e, heads, T, T])."""
+    def _of_layer(self, layer: int) -> Iterator[tuple[Tensor, Tensor]]:
         weights = self.graph.frozen.layers[layer].weights
-        batch = max(1, (64 << 20) // (4 * weights.numel()))
+        batch = max(1, _PIECE_BYTES // (4 * weights.numel()))
         for rows in torch.arange(len(self.pruned.links)).split(batch):
             t, s = self.pruned.links[rows].unbind(1)
             total = torch.zeros(len(rows), *weights.shape)
