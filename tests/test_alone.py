@@ -110,6 +110,32 @@ def test_a_run_begins_alone_and_goes_on_together(place, tmp_path, monkeypatch):
     assert result.summary["steps"] == STEPS
 
 
+def test_together_begins_afresh(place):
+    """Most weights get their first gradient then, the others one of another size: rates warm up again, from no moments."""
+    run = a_run(place, alone=str(20 * TOKENS), b=3.0)
+    run.steps = 1000
+    rates = []
+    for _ in range(22):
+        run.step()
+        rates.append(run.optimizer.param_groups[0]["lr"])
+    assert rates[20] == rates[0] < rates[1] == rates[21] < rates[19]
+    assert {int(state["step"]) for state in run.optimizer.state.values()} == {2}
+    assert run.multiplier.beta >= run.recipe.beta * run.config.margin  # held from here on
+
+
+def test_layers_alone_may_yield(place):
+    """The estimate means nothing far beyond the margin, so no pressure is held against it, and no offset is forced down."""
+    run = a_run(place, alone=str(40 * TOKENS), b=1.0)
+    run.steps = 2000
+    for _ in range(40):
+        seen = run.step()
+        if seen.ce < run.config.margin:
+            break
+        assert run.multiplier.beta < run.recipe.beta * run.config.margin
+    assert run.step_number > 3
+    assert max(gate.b.max().item() for gate in run.gates) > 0.99
+
+
 def test_the_dense_model_reads_each_row_once(place):
     """While layers alone go over the same rows several times; layers together do not."""
     run, read = a_run(place, alone=str((alone.UPDATES + 1) * TOKENS)), []

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edgewise.sinks import Sinks
 
 _TOKENS_AT_ONCE = 4096
+_LOGITS_AT_ONCE = 1 << 26  # 256 MB in single precision, and as much for their softmax
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,15 @@ def parts(batch: Batch, rows: int, device: torch.device | str = "cpu") -> Iterat
         yield Batch(*(None if x is None else x[first : first + rows].to(device) for x in batch))  # pyright: ignore
 
 
-def rows_at_once(batch: Batch) -> int:
-    """Rows to a forward pass: logits of a large vocabulary take most of the memory."""
-    return max(1, _TOKENS_AT_ONCE // batch.ids.shape[1])
+def rows_at_once(batch: Batch, vocabulary: int = 1) -> int:
+    """Rows to a forward pass. Where logits are computed they take most of the memory: say of how many words."""
+    return max(1, min(_TOKENS_AT_ONCE, _LOGITS_AT_ONCE // vocabulary) // batch.ids.shape[1])
+
+
+def vocabulary_of(model: nn.Module) -> int:
+    """Words whose logits a model computes."""
+    found: Any = model
+    return len(found.get_output_embeddings().weight)
 
 
 @torch.no_grad()
@@ -120,7 +127,7 @@ def measure(
     sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, tokens
     edges = torch.zeros(3, layers, heads, dtype=torch.float64, device=device)  # opened, pairs, queries
     with evaluating(model):
-        for part in parts(batch, rows or rows_at_once(batch), device):
+        for part in parts(batch, rows or rows_at_once(batch, vocabulary_of(model)), device):
             with tap(model) as seen:
                 logits = run_model(model, part)
             loss = cross_entropy(logits, part.targets)
@@ -174,7 +181,7 @@ def evaluate_models(
     results = {}
     for name in names:
         model = load(name)
-        pieces = -(-len(batch.ids) // rows_at_once(batch))
+        pieces = -(-len(batch.ids) // rows_at_once(batch, vocabulary_of(model)))
         with Progress(transient=True) as progress:
             task = progress.add_task(escape(str(name)), total=pieces)
             results[str(name)] = measure(model, batch, each=lambda task=task: progress.advance(task))

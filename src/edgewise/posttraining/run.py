@@ -61,6 +61,15 @@ class _Repeated(NamedTuple):
     """By the part of the batch."""
 
 
+class _Place(NamedTuple):
+    """What the schedule says of a step."""
+
+    rate: float
+    """Share of the highest learning rates."""
+    least_pressure: float
+    """In margins."""
+
+
 class Run:
     """All that a run needs, and nothing of how it is shown."""
 
@@ -228,10 +237,11 @@ class Run:
     def step(self, flags: tuple[float, ...] = ()) -> StepLog:
         """One update. `flags` are added up over the processes on the way."""
         began = time.monotonic()
-        share = schedule(self.step_number, self.steps, self.recipe.warmup, self.recipe.decay)
+        is_alone, at = self.is_alone, self._place
+        if self.alone_steps == self.step_number > 0:
+            self._begin_together()
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=False):
-            group["lr"] = rate * share
-        is_alone = self.is_alone
+            group["lr"] = rate * at.rate
         sums = self.compute_gradients(self._next_batch(), is_alone)
         told = torch.cat([sums, torch.tensor(flags, device=sums.device)])
         ce, dense_ce, density, *flags_ = self.accelerator.reduce(told, "sum").tolist()  # pyright: ignore
@@ -245,7 +255,7 @@ class Run:
         self.optimizer.zero_grad()
         self._lower_ceiling()
         margin, recipe = self.config.margin, self.recipe
-        least = least_pressure(self.step_number / self.steps, recipe.hold, recipe.beta, recipe.floor)
+        least = at.least_pressure
         if self.config.density is not None:
             least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
         self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
@@ -253,6 +263,22 @@ class Run:
         self.step_number += 1
         self.seconds += time.monotonic() - began
         return seen
+
+    @property
+    def _place(self) -> "_Place":
+        """Where the schedule is: the recipe's, which begins with the steps of all layers together. Before, rates warm up and
+        the multiplier may yield: beyond the margin the estimate is far too low, and what it allows is not made up for."""
+        recipe, step, steps = self.recipe, self.step_number - self.alone_steps, self.steps - self.alone_steps
+        if step < 0:
+            return _Place(schedule(self.step_number, self.steps, recipe.warmup, 0.0), recipe.floor)
+        pressure = least_pressure(step / steps, recipe.hold, recipe.beta, recipe.floor)
+        return _Place(schedule(step, steps, recipe.warmup, recipe.decay), pressure)
+
+    def _begin_together(self) -> None:
+        """Forget what belongs to the layers' own losses: gradients have another size now, most weights get their first, and
+        the loss is real."""
+        self.optimizer.state.clear()
+        self.multiplier.gap = None
 
     def _next_batch(self) -> Batch:
         """New rows, or those of the step before while layers alone go over the same ones again."""
@@ -272,8 +298,9 @@ class Run:
         """Forbid attention spread thin, little by little, and never allow it again."""
         recipe, start = self.recipe, self.config.gate_config.b
         if recipe.b_end is not None and self.config.gate_config.learned:
-            end = min(recipe.b_end, start) if self.steps >= 2 * recipe.closing else start
-            highest = ceiling(self.step_number, start, end, recipe.closing)
+            step, steps = self.step_number - self.alone_steps, self.steps - self.alone_steps
+            end = min(recipe.b_end, start) if steps >= 2 * recipe.closing else start
+            highest = ceiling(max(0, step), start, end, recipe.closing)
             for each in self.gates:
                 each.b.clamp_(max=highest)
 
@@ -337,7 +364,7 @@ class Run:
         if len(held_out.ids) < count:
             raise EdgewiseError(f"{len(held_out.ids)} held-out rows are too few for {count} processes")
         mine = share_of(held_out, self.accelerator.process_index, count)
-        at_once = rows_at_once(held_out)
+        at_once = rows_at_once(held_out, len(self._unembeddings[0].weight))
         if len(held_out.ids) % count:
             # forward passes are collective: shares that differ by a row must not differ in their number of pieces
             smallest = len(held_out.ids) // count

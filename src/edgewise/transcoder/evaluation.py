@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from edgewise.data import IGNORE, Batch
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import cross_entropy, evaluating, parts, rows_at_once, run_model
+from edgewise.evaluation import cross_entropy, evaluating, parts, rows_at_once, run_model, vocabulary_of
 from edgewise.transcoder.activations import noting_mlps, replaced_mlps
 from edgewise.transcoder.transcoder import Transcoder
 
@@ -91,7 +91,7 @@ def evaluate_transcoder(model: nn.Module, transcoder: Transcoder, batch: Batch) 
     device = next(model.parameters()).device
     fit, losses, asked = Fit(transcoder), torch.zeros(2, dtype=torch.float64), 0
     with evaluating(model):
-        for part in parts(batch, rows_at_once(batch), device):
+        for part in parts(batch, rows_at_once(batch, vocabulary_of(model)), device):
             with noting_mlps(model) as noted:
                 losses[0] += cross_entropy(run_model(model, part), part.targets).item()
             fit.add(*noted.x_and_y)
