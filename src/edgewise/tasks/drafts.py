@@ -6,10 +6,12 @@ and the pocket model, whose tokenizer splits marks and pairs of digits by itself
     copy          eight random words, repeated, cut before the last. Corrupt: the first eight are others.
     ioi           "When Mary and John went to the store, John gave a drink to" -> Mary. Corrupt: the second John is Mary.
     greater-than  "The war lasted from the year 1732 to the year 17" -> 33, 34 ... 99. Corrupt: the year is 1702.
+                  Where a number is cut into digits, as Llama and SmolLM do, -> 4 ... 9.
     docstring     a signature, and lines for its first two arguments -> the third. Corrupt: other names in the signature.
     antonym       'The opposite of "large" is "' -> small. Corrupt: another word.
 
-The wrong answer is what is right for the corrupt prompt (for greater-than: the years up to 32).
+The wrong answer is what is right for the corrupt prompt (for greater-than: the years up to 32, or the digits below 3;
+3 itself is left out, because 1735 would be right and 1731 wrong).
 """
 
 import re
@@ -25,6 +27,7 @@ PERIOD = 8
 ARGUMENTS, ASKED = 4, 2
 # In the pocket's world an event begins in 02 at the earliest. After an early year, nearly all that follows 02 is right too.
 CORRUPT_YEAR, YEARS = 2, range(20, world.LAST_START_YEAR + 1)
+DIGITS, TENS = "0123456789", range(2, 9)
 
 IOI_OPENINGS = world.IOI_OPENINGS[:2]
 EVENT_WORDINGS = (world.EVENT_WORDINGS[0], world.EVENT_WORDINGS[2])
@@ -104,6 +107,24 @@ def greater_than(rng: Random) -> Draft:
         answers=w.NUMBERS[year + 1 :],
         wrong=w.NUMBERS[: year + 1],
         held_out=world.is_held_out("greater-than", (event, century, w.NUMBERS[year])),
+    )
+
+
+def greater_than_by_digits(rng: Random) -> Draft:
+    """`tens` is the third digit of the first year; the next token is that of the later one."""
+    event, century, tens, ones = (
+        rng.choice(w.EVENTS),
+        rng.choice(w.CENTURIES),
+        rng.choice(TENS),
+        rng.choice(DIGITS),
+    )
+    before = _natural(rng.choice(EVENT_WORDINGS)).partition("{later}")[0]
+    return Draft(
+        template=before.format(event=event, c=century, first="{tens}" + ones),
+        slots={"tens": (DIGITS[tens], DIGITS[0])},
+        answers=DIGITS[tens + 1 :],
+        wrong=DIGITS[:tens],
+        held_out=True,
     )
 
 

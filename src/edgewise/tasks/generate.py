@@ -46,6 +46,8 @@ def make_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | N
     draw = _DRAFTS[name]
     if name == "copy":
         draw = partial(drafts.copy, **_copy_words(tokenizer, skipped))
+    if name == "greater-than" and _cuts_digits(tokenizer):
+        draw = drafts.greater_than_by_digits
     closed_world = tokenizer.get_vocab() == {word: i for i, word in enumerate(world.VOCABULARY)}
     pairs: dict[str, Pair] = {}
     for tried in range(max(50 * n, _PATIENCE)):
@@ -97,6 +99,16 @@ def _too_few(name: str, found: int, skipped: Skipped) -> str:
     why = next(iter(skipped.reasons()), "no drafts")
     few = "" if not found else f"only {found} pairs can be, {FEWEST} are needed; the others have "
     return f"{name} cannot be expressed with this tokenizer: {few}{why}"
+
+
+def _cuts_digits(tokenizer: Any) -> bool:
+    """Whether each digit of a number is a token."""
+    number = "1732"
+    try:
+        (found,) = encode(tokenizer, [f"from {number}"])
+    except Refused:
+        return False
+    return [found.text[a:b].strip() for a, b in found.spans[-len(number) :]] == list(number)
 
 
 def _copy_words(tokenizer: Any, skipped: Skipped) -> dict[str, Any]:
