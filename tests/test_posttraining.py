@@ -515,6 +515,21 @@ def loss_by_hand(model: nn.Module, batch: Batch) -> float:
     return sum(losses) / len(losses)
 
 
+def test_pretrained_models_get_smaller_steps(place, monkeypatch):
+    def rates(**others) -> tuple[float, float]:
+        return a_run(place, **others).rates
+
+    recipe = RECIPES["edgewise"]
+    assert rates() == (recipe.learning_rate, recipe.threshold_rate)
+    monkeypatch.setattr("edgewise.posttraining.trained.SMALL", 0)
+    weights_rate, threshold_rate = rates()
+    assert weights_rate == 5e-5
+    assert recipe.threshold_rate * 0.05 < threshold_rate < recipe.threshold_rate  # slowed, but by less
+    assert rates(lr=1e-3) == (recipe.learning_rate, recipe.threshold_rate)
+    if find_spec("peft"):
+        assert rates(lora=2)[0] == 2e-4
+
+
 def test_a_large_model_on_a_cpu_reads_less_held_out_text(place, monkeypatch):
     model, tokenizer = edgewise.load(place / "gpt2"), edgewise.load_tokenizer(place / "gpt2")
     config = edgewise.SparsifyConfig(context=CONTEXT)

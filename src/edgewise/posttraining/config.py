@@ -138,7 +138,8 @@ class SparsifyConfig:
     b: float | None = None
     """Another start for the gate's offset than the recipe's."""
     lr: float | None = None
-    """Another highest learning rate than the recipe's. For large pretrained models try 1e-4 and below."""
+    """Another highest learning rate than the usual one: 1e-3 for models of up to 5M parameters, 5e-5 for larger ones, 2e-4
+    for their adapters."""
     context: int | None = None
     """Tokens to a row; the model's own context (at most 1024) if not given."""
     rows: int | None = None

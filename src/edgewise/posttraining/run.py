@@ -30,7 +30,7 @@ from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
 from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, let_go, schedule
 from edgewise.posttraining.shares import pairs_of, share_of
-from edgewise.posttraining.trained import can_fuse, parameter_groups, with_lora
+from edgewise.posttraining.trained import can_fuse, parameter_groups, usual_rate, with_lora
 from edgewise.posttraining.words import TOKENS, is_large, likely_words, only, words_of
 
 # At every snapshot it would say that tied weights are saved once.
@@ -136,9 +136,12 @@ class Run:
         return self.rows * self.data.train.context
 
     def _rates(self) -> tuple[float, float]:
-        rate = self.config.lr or self.recipe.learning_rate
-        # thresholds keep their distance from the weights' rate: both are slowed together
-        return rate, self.recipe.threshold_rate * rate / self.recipe.learning_rate
+        usual = self.recipe.learning_rate
+        rate = self.config.lr or min(
+            usual, usual_rate(self.dense.num_parameters(), self.config.lora is not None)
+        )
+        # thresholds are slowed with the weights, so that these can follow; but by less, or they would never arrive
+        return rate, self.recipe.threshold_rate * (rate / usual) ** 0.5
 
     # ------------------------------------------------------------------------------------------------------ a step
 
