@@ -515,6 +515,16 @@ def loss_by_hand(model: nn.Module, batch: Batch) -> float:
     return sum(losses) / len(losses)
 
 
+def test_a_large_vocabulary_is_measured_in_smaller_pieces(place, monkeypatch):
+    model, run = edgewise.load(place / "gpt2"), a_run(place)
+    whole, pieces = measure(model, run.data.held_out), []
+    words = len(model.get_output_embeddings().weight)  # pyright: ignore
+    monkeypatch.setattr("edgewise.evaluation._LOGITS_AT_ONCE", 2 * CONTEXT * words)
+    small = measure(model, run.data.held_out, each=lambda: pieces.append(1))
+    assert len(pieces) == math.ceil(len(run.data.held_out.ids) / 2) > 1
+    assert small.ce == pytest.approx(whole.ce, abs=1e-6) and small.tokens == whole.tokens
+
+
 def test_pretrained_models_get_smaller_steps(place, monkeypatch):
     def rates(**others) -> tuple[float, float]:
         return a_run(place, **others).rates
