@@ -83,7 +83,7 @@ def main(asked: Memory) -> None:
                 "--out",
                 f"{out}/c",
             ),
-            ("maps", asked.model, "--prompt", asked.prompt, "--out", f"{out}/maps"),
+            ("maps", asked.model, "--prompt", asked.prompt, "--heads", "L0H0", "--out", f"{out}/maps"),
             ("transcoder", asked.model, *rows, *small, "--out", f"{out}/tc"),
             (
                 "trace",
