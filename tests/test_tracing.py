@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import re
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ from torch import Tensor
 import edgewise
 from edgewise.attention.tap import tap
 from edgewise.circuits.replay import entering, leaving
+from edgewise.circuits.screen import Screen
 from edgewise.errors import EdgewiseError
 from edgewise.model.adapter import parts_of
+from edgewise.tracing import memory
 from edgewise.tracing.clusters import origins
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.exchange import LIST, graph_json, write_graph
@@ -249,6 +253,16 @@ def test_heads_shares_with_little_memory_are_the_same(monkeypatch):
     little = head_shares(graph, pruned)
     for all_at_once, one_by_one in zip(vars(much).values(), vars(little).values(), strict=True):
         torch.testing.assert_close(all_at_once, one_by_one, rtol=0, atol=0)
+
+
+def test_a_trace_that_does_not_fit_is_refused_in_a_sentence(monkeypatch, capsys):
+    edgewise.trace("pocket", screen=Screen())
+    assert re.search(
+        r"\d+ active features on 8 tokens; memory about \d+\.\d GB in all", capsys.readouterr().err
+    )
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
+    with pytest.raises(EdgewiseError, match=r"features are active on 8 tokens, .* so that fewer are active"):
+        edgewise.trace("pocket")
 
 
 def test_paths_are_named_largest_first():

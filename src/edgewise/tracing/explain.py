@@ -23,7 +23,7 @@ from edgewise.tracing.graph import Graph, Readout, build_graph
 from edgewise.tracing.influence import Pruned, prune
 from edgewise.tracing.intervene import take_away
 from edgewise.tracing.looks import looks
-from edgewise.tracing.memory import peak
+from edgewise.tracing.memory import plan_of
 from edgewise.tracing.paths import link_paths, strongest
 from edgewise.tracing.result import HeadLook, Intervention, Link, LinkPaths, Node, Trace
 from edgewise.tracing.shares import HeadShares, head_shares
@@ -65,22 +65,15 @@ def trace(
     with torch.no_grad(), evaluating(loaded):
         frozen = freeze(loaded, torch.tensor(read.ids))
         readout = _readout(loaded, frozen, tokenizer, config.logit, name)
+        plan = plan_of(frozen, transcoder, readout)
         if screen is not None:
-            screen.say(f"{name}: {plan(frozen, transcoder, readout)}")
+            screen.say(f"{name}: {plan}")
+        plan.check_fits()
         graph = build_graph(frozen, transcoder, readout)
         pruned = prune(graph, config.nodes, config.edges)
         shares = head_shares(graph, pruned)
         found = _collect(loaded, name, graph, pruned, shares, read.tokens, tokenizer, config)
     return replace(found, figures=found.figures | {"seconds": time.monotonic() - began})
-
-
-def plan(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> str:
-    """What will be computed, and what that takes."""
-    active = int((transcoder.encode(frozen.mlp_inputs) > 0).sum())
-    memory = peak(frozen, active, len(readout.tokens))
-    return (
-        f"{active:,} active features on {frozen.length} tokens; memory about {memory / 2**30:.1f} GB in all"
-    )
 
 
 def _shipped(name: str) -> Path:
