@@ -2,8 +2,9 @@
 
     python benchmarks/memory.py MODEL --data text.txt --lora 16
 
-Every stage is a process of its own and does a few steps, which take as much memory as many. The transcoder has the features
-that it has by itself; the trace uses it.
+Every stage is a process of its own and does a few steps, which take as much memory as many. The first transcoder has the
+features that it has by itself. Hardly trained, nearly half of them are active, and a trace would drown in them: it uses the
+second, of which about as many are active as of a trained one.
 """
 
 import os
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import tyro
+
+FEW = "32"
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def main(asked: Memory) -> None:
         out = Path(place)
         small = ["--rows", str(asked.rows), "--tokens", tokens]
         stages = [
-            ("sparsify", asked.model, *rows, *small, "--lr", "1e-4", *lora, "--out", f"{out}/twin"),
+            ("sparsify", asked.model, *rows, *small, *lora, "--out", f"{out}/twin"),
             ("eval", asked.model, *rows, "--tokens", "4096"),
             (
                 "circuit",
@@ -85,13 +88,14 @@ def main(asked: Memory) -> None:
             ),
             ("maps", asked.model, "--prompt", asked.prompt, "--heads", "L0H0", "--out", f"{out}/maps"),
             ("transcoder", asked.model, *rows, *small, "--out", f"{out}/tc"),
+            ("transcoder", asked.model, *rows, *small, "--features", FEW, "--out", f"{out}/few"),
             (
                 "trace",
                 asked.model,
                 "--prompt",
                 asked.prompt,
                 "--transcoder",
-                f"{out}/tc",
+                f"{out}/few",
                 "--out",
                 f"{out}/t",
             ),

@@ -6,7 +6,7 @@ and the pocket model, whose tokenizer splits marks and pairs of digits by itself
     copy          eight random words, repeated, cut before the last. Corrupt: the first eight are others.
     ioi           "When Mary and John went to the store, John gave a drink to" -> Mary. Corrupt: the second John is Mary.
     greater-than  "The war lasted from the year 1732 to the year 17" -> 33, 34 ... 99. Corrupt: the year is 1702.
-                  Where a number is cut into digits, as Llama and SmolLM do, -> 4 ... 9.
+                  Where a number is cut into digits, as Llama 2 and SmolLM do, -> 4 ... 9.
     docstring     a signature, and lines for its first two arguments -> the third. Corrupt: other names in the signature.
     antonym       'The opposite of "large" is "' -> small. Corrupt: another word.
 
