@@ -31,9 +31,8 @@ from edgewise.posttraining.summary import summarize
 
 _CHECKS = 24  # validations in a run
 _CHECK_TOKENS = 16_384  # held-out tokens of a validation on the way; the last one takes all
-_LARGE_ON_A_CPU = (
-    50_000_000  # parameters; the held-out text of a larger model is as short as a validation on the way
-)
+# parameters; the held-out text of a larger model is as short as a validation on the way
+_LARGE_ON_A_CPU = 50_000_000
 _SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
 _SAVE, _INTERRUPT, _TIME_UP, _STEPS = range(4)  # what processes tell each other
 

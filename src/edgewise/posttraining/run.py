@@ -25,7 +25,16 @@ from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch, Data
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import Measured, cross_entropy, measure, parts, rows_at_once, run_model, run_rows
+from edgewise.evaluation import (
+    Measured,
+    cross_entropy,
+    measure,
+    parts,
+    rows_at_once,
+    run_model,
+    run_rows,
+    vocabulary_of,
+)
 from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.config import RECIPES, SparsifyConfig
 from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, let_go, schedule
@@ -367,7 +376,7 @@ class Run:
         if len(held_out.ids) < count:
             raise EdgewiseError(f"{len(held_out.ids)} held-out rows are too few for {count} processes")
         mine = share_of(held_out, self.accelerator.process_index, count)
-        at_once = rows_at_once(held_out, len(self._unembeddings[0].weight))
+        at_once = rows_at_once(held_out, vocabulary_of(self.dense))
         if len(held_out.ids) % count:
             # forward passes are collective: shares that differ by a row must not differ in their number of pieces
             smallest = len(held_out.ids) // count
