@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hosts import host, text
+from rich.console import Console
 from torch import Tensor
 
 import edgewise
@@ -20,6 +21,7 @@ from edgewise.circuits.screen import Screen
 from edgewise.errors import EdgewiseError
 from edgewise.model.adapter import parts_of
 from edgewise.tracing import memory
+from edgewise.tracing import shares as shares_module
 from edgewise.tracing.clusters import origins
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.exchange import LIST, graph_json, write_graph
@@ -31,7 +33,7 @@ from edgewise.tracing.intervene import predict, take_away
 from edgewise.tracing.looks import looks
 from edgewise.tracing.paths import link_paths, strongest
 from edgewise.tracing.result import Trace
-from edgewise.tracing.shares import head_shares
+from edgewise.tracing.shares import gauss, head_shares
 from edgewise.transcoder.transcoder import Transcoder, TranscoderInfo
 
 KINDS = ("gpt2", "llama", "gpt_neox")
@@ -249,20 +251,62 @@ def test_heads_shares_with_little_memory_are_the_same(monkeypatch):
     _, graph = model_and_graph("gpt2", True)
     pruned = prune(graph, 1.0, 1.0)
     much = head_shares(graph, pruned)
-    monkeypatch.setattr("edgewise.tracing.shares.KEPT_BYTES", 1)  # one layer at a time
+    monkeypatch.setattr("edgewise.tracing.shares.KEPT_BYTES", 1)  # one link at a time
     little = head_shares(graph, pruned)
     for all_at_once, one_by_one in zip(vars(much).values(), vars(little).values(), strict=True):
-        torch.testing.assert_close(all_at_once, one_by_one, rtol=0, atol=0)
+        torch.testing.assert_close(all_at_once, one_by_one, rtol=1e-5, atol=1e-7)
+
+
+@torch.no_grad()
+def test_groups_of_links_take_no_more_than_is_allowed(monkeypatch):
+    """Every link is in one, with its target; one that takes more alone is by itself."""
+    _, graph = model_and_graph("gpt2", True)
+    pruned = prune(graph, 1.0, 1.0)
+    alone = max(size for _, _, size in shares_module._groups(graph, pruned))
+    for allowed in (alone // 3, alone // 40, 1):
+        monkeypatch.setattr(shares_module, "KEPT_BYTES", allowed)
+        groups = list(shares_module._groups(graph, pruned))
+        assert len(groups) >= min(3, len(pruned.links))
+        assert [links.start for _, links, _ in groups] == [0, *(links.stop for _, links, _ in groups[:-1])]
+        assert groups[-1][1].stop == len(pruned.links)
+        for targets, links, size in groups:
+            assert size <= allowed or links.stop - links.start == 1
+            led_to = pruned.links[links, 0]
+            assert (targets.start, targets.stop - 1) == (led_to.min(), led_to.max())
+
+
+@pytest.mark.parametrize("layers", [1, 2, 6, 12, 30, 80])
+def test_few_strengths_are_enough_for_paths_of_any_length(layers: int):
+    points = gauss(layers)
+    for heads in range(1, layers + 1):
+        assert sum(weight * point ** (heads - 1) for point, weight in points) == pytest.approx(
+            1 / heads, rel=1e-5
+        )
+    assert len(points) == {1: 1, 2: 1, 6: 3, 12: 6, 30: 10, 80: 17}[layers]
 
 
 def test_a_trace_that_does_not_fit_is_refused_in_a_sentence(monkeypatch, capsys):
     edgewise.trace("pocket", screen=Screen())
-    assert re.search(
-        r"\d+ active features on 8 tokens; memory about \d+\.\d GB in all", capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert re.search(r"\d+ active features on 8 tokens; memory about \d+\.\d GB in all", said)
+    assert re.search(r"\d+ links among \d+ nodes, split over heads; memory about \d+\.\d GB in all", said)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
-    with pytest.raises(EdgewiseError, match=r"features are active on 8 tokens, .* so that fewer are active"):
+    with pytest.raises(
+        EdgewiseError, match=r"active features on 8 tokens, which would .* so that fewer are active"
+    ):
         edgewise.trace("pocket")
+
+
+def test_a_quiet_screen_leaves_what_others_print_alone(capsys):
+    """A display that nobody sees would still take standard output, even on a terminal."""
+    screen = Screen(quiet=True)
+    screen.console = Console(stderr=True, quiet=True, force_terminal=True)
+    with screen.working("at work", 2) as each:
+        print("one")
+        each(2)
+    with screen.waiting("at work"):
+        print("two")
+    assert capsys.readouterr().out == "one\ntwo\n"
 
 
 def test_paths_are_named_largest_first():

@@ -23,7 +23,7 @@ from edgewise.tracing.graph import Graph, Readout, build_graph
 from edgewise.tracing.influence import Pruned, prune
 from edgewise.tracing.intervene import take_away
 from edgewise.tracing.looks import looks
-from edgewise.tracing.memory import plan_of
+from edgewise.tracing.memory import plan_graph, plan_shares
 from edgewise.tracing.paths import link_paths, strongest
 from edgewise.tracing.result import HeadLook, Intervention, Link, LinkPaths, Node, Trace
 from edgewise.tracing.shares import HeadShares, head_shares
@@ -65,14 +65,20 @@ def trace(
     with torch.no_grad(), evaluating(loaded):
         frozen = freeze(loaded, torch.tensor(read.ids))
         readout = _readout(loaded, frozen, tokenizer, config.logit, name)
-        plan = plan_of(frozen, transcoder, readout)
-        if screen is not None:
-            screen.say(f"{name}: {plan}")
+        screen = screen or Screen(quiet=True)
+        plan = plan_graph(frozen, transcoder, readout)
+        screen.say(f"{name}: {plan}")
         plan.check_fits()
-        graph = build_graph(frozen, transcoder, readout)
-        pruned = prune(graph, config.nodes, config.edges)
-        shares = head_shares(graph, pruned)
-        found = _collect(loaded, name, graph, pruned, shares, read.tokens, tokenizer, config)
+        with screen.waiting("building the graph"):
+            graph = build_graph(frozen, transcoder, readout)
+            pruned = prune(graph, config.nodes, config.edges)
+        plan = plan_shares(graph, pruned)
+        screen.say(f"{name}: {plan}")
+        plan.check_fits()
+        with screen.working("splitting links over heads", len(pruned.links)) as each:
+            shares = head_shares(graph, pruned, each)
+        with screen.waiting("what features mean, and what happens without them"):
+            found = _collect(loaded, name, graph, pruned, shares, read.tokens, tokenizer, config)
     return replace(found, figures=found.figures | {"seconds": time.monotonic() - began})
 
 

@@ -57,7 +57,8 @@ class FrozenNorm:
 
 @dataclass(frozen=True)
 class FrozenLayer:
-    """A layer's attention, and the two norms."""
+    """A layer's attention, and the two norms. By einsum a product is one large one; `@` would first copy the layer's weights
+    for each of n."""
 
     norm_1: FrozenNorm
     norm_2: FrozenNorm
@@ -72,21 +73,21 @@ class FrozenLayer:
 
     def head_values(self, r: Tensor) -> Tensor:  # [n, T, D] -> [n, heads, T, d]
         """What each head would carry from each key."""
-        return self.norm_1.push(r)[:, None] @ self.values
+        return torch.einsum("nte,hed->nhtd", self.norm_1.push(r), self.values)
 
-    def push(self, r: Tensor) -> Tensor:  # [n, T, D] -> [n, T, D]
-        """What attention adds, without its constant."""
-        carried = self.weights @ self.head_values(r)  # [n, heads, T, d]
-        return torch.einsum("nhtd,hde->nte", carried, self.outputs)
+    def push(self, at_heads: Tensor) -> Tensor:  # [n, heads, T, d] -> [n, T, D]
+        """What attention adds, without its constant, from what each head would carry."""
+        carried = torch.einsum("hqk,nhkd->nhqd", self.weights, at_heads)
+        return torch.einsum("nhqd,hde->nqe", carried, self.outputs)
 
     def head_gradients(self, g: Tensor) -> Tensor:  # [n, T, D] -> [n, heads, T, d]
         """The gradient at each head's output, for each query."""
-        return g[:, None] @ self.outputs.mT
+        return torch.einsum("nte,hde->nhtd", g, self.outputs)
 
-    def pull(self, g: Tensor) -> Tensor:  # [n, T, D] -> [n, T, D]
-        """The gradient at what attention reads, from that at what it adds."""
-        at_values = self.weights.mT @ self.head_gradients(g)  # [n, heads, T, d]
-        return self.norm_1.pull(torch.einsum("nhtd,hed->nte", at_values, self.values))
+    def pull(self, at_heads: Tensor) -> Tensor:  # [n, heads, T, d] -> [n, T, D]
+        """The gradient at what attention reads, from that at its heads' outputs."""
+        at_values = torch.einsum("hqk,nhqd->nhkd", self.weights, at_heads)
+        return self.norm_1.pull(torch.einsum("nhkd,hed->nke", at_values, self.values))
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,17 @@ class Frozen:
         self,
         start: Tensor,
         written: Callable[[int], Tensor | None],
-        visit: Callable[[int, Tensor], None],
+        visit: Callable[[int, Tensor, Tensor], None],
         strength: float = 1.0,
     ) -> Tensor:  # [n, T, D] -> [n, T, D]
-        """Carry sources forward: `start` enters the first layer, `written(l)` is added where MLP l writes; `visit(l, r)`
-        sees what enters each layer. Gives what enters the final norm. Constants are left out."""
+        """Carry sources forward: `start` enters the first layer, `written(l)` is added where MLP l writes; `visit(l, r, v)`
+        sees what enters each layer and what its heads would carry of it. Gives what enters the final norm. Constants are
+        left out."""
         r = start
         for number, layer in enumerate(self.layers):
-            visit(number, r)
-            r = r + strength * layer.push(r)
+            at_heads = _of_some(layer.head_values, r)
+            visit(number, r, at_heads)
+            r = r + strength * _of_some(layer.push, at_heads)
             more = written(number)
             r = r if more is None else r + more
         return r
@@ -147,12 +150,12 @@ class Frozen:
         self,
         end: Tensor,
         read: Callable[[int, Tensor], Tensor | None],
-        visit: Callable[[int, Tensor, Tensor], None],
+        visit: Callable[[int, Tensor, Tensor, Tensor], None],
         strength: float = 1.0,
     ) -> Tensor:  # [n, T, D] -> [n, T, D]
         """Carry gradients back: `end` is that at the final residual stream, `read(l, g)`, which is told the gradient at what
-        MLP l writes, is added where MLP l reads (before its norm); `visit(l, g, a)` sees the gradients at what MLP l and
-        attention l write. Gives that at the embedding."""
+        MLP l writes, is added where MLP l reads (before its norm); `visit(l, g, a, h)` sees the gradients at what MLP l,
+        attention l and its heads write. Gives that at the embedding."""
         g = end
         for number in reversed(range(len(self.layers))):
             layer, more = self.layers[number], read(number, g)
@@ -160,9 +163,20 @@ class Frozen:
             if more is not None:
                 g = g + more
                 at_attention = at_mlp if self.parallel else g
-            visit(number, at_mlp, at_attention)
-            g = g + strength * layer.pull(at_attention)
+            at_heads = _of_some(layer.head_gradients, at_attention)
+            visit(number, at_mlp, at_attention, at_heads)
+            g = g + strength * _of_some(layer.pull, at_heads)
         return g
+
+
+def _of_some(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A linear function of each row; of rows of zeros it need not be computed. Sources are nothing before they are written,
+    and targets after they are read."""
+    some = x.flatten(1).any(1)
+    if some.all():
+        return linear(x)
+    found = linear(x[some])
+    return found.new_zeros(len(x), *found.shape[1:]).index_copy_(0, some.nonzero()[:, 0], found)
 
 
 # ------------------------------------------------------------------------------------------------------------- recording
@@ -273,7 +287,7 @@ def _check_closes(frozen: Frozen, final: Tensor, model: str) -> None:
     def written(number: int) -> Tensor:
         return frozen.mlp_outputs[number][None] + frozen.layers[number].constant[None]
 
-    got = frozen.push(frozen.embedding[None], written, lambda number, r: None)[0]
+    got = frozen.push(frozen.embedding[None], written, lambda *_: None)[0]
     off = (got - final).abs().max() / final.abs().max()
     if not off < _CLOSE:
         raise EdgewiseError(

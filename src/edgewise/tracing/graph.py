@@ -97,6 +97,21 @@ class Graph:
             ((o.max() / v.abs().max().clamp_min(1e-6)).item() for o, v in parts if len(o)), default=0.0
         )
 
+    # ---------------------------------------------------------------------------------------- where sources and targets are
+
+    def written_at(self, sources: Tensor) -> tuple[Tensor, Tensor]:  # int64 [m] -> 2 x int64 [m]
+        """The layer whose MLP writes each source first, -1 for embeddings, and its position."""
+        length = self.frozen.length
+        layers, positions = torch.arange(len(self.frozen.layers)), torch.arange(length)
+        layer = [torch.full((length,), -1), self.features.layer, layers.repeat_interleave(length)]
+        position = [positions, self.features.position, positions.repeat(len(layers))]
+        return torch.cat(layer)[sources], torch.cat(position)[sources]
+
+    def read_at(self, targets: Tensor) -> Tensor:  # int64 [m] -> int64 [m]
+        """The layer whose MLP reads each target; the last one for logits, which come after it."""
+        last = torch.full((len(self.readout.tokens),), len(self.frozen.layers) - 1)
+        return torch.cat([self.features.layer, last])[targets]
+
     # -------------------------------------------------------------------------------------- sources and targets as vectors
 
     def written(self, sources: Tensor, layer: int) -> Tensor | None:  # int64 [m] -> [m, T, D]
@@ -111,7 +126,7 @@ class Graph:
         for own in self.features.layer[found].unique().tolist():
             which = self.features.layer[found] == own
             ids, at = found[which], rows[which]
-            vector = self.transcoder.writes(own)[self.features.number[ids], layer - own]
+            vector = self.transcoder.writes_to(layer, own, self.features.number[ids])
             out[at, self.features.position[ids]] = vector * self.features.activation[ids, None]
         error = feature - count
         for row in ((error >= 0) & (error // length == layer)).nonzero()[:, 0].tolist():
@@ -201,7 +216,7 @@ def _fill(graph: Graph, targets: Tensor) -> None:
     length, count = frozen.length, len(features)
     at_mlps: dict[int, Tensor] = {}
 
-    def visit(layer: int, at_mlp: Tensor, at_attention: Tensor) -> None:
+    def visit(layer: int, at_mlp: Tensor, at_attention: Tensor, at_heads: Tensor) -> None:
         at_mlps[layer] = at_mlp
         graph.bias[targets] += torch.einsum("mtd,d->m", at_mlp, transcoder.output_bias[layer])
         graph.bias[targets] += torch.einsum("mtd,td->m", at_attention, frozen.layers[layer].constant)
@@ -213,10 +228,11 @@ def _fill(graph: Graph, targets: Tensor) -> None:
         graph.edges[targets, first : first + length] = (at_mlp * graph.errors[layer]).sum(-1)
     for layer in range(len(frozen.layers)):
         part = features.of_layer(layer)
-        if part.start == part.stop:
-            continue
-        writes, position = transcoder.writes(layer)[features.number[part]], features.position[part]
-        total = torch.zeros(len(targets), part.stop - part.start)
+        number, position = features.number[part], features.position[part]
+        total = torch.zeros(len(targets), len(number))
+        places = [(p, (position == p).nonzero()[:, 0]) for p in position.unique().tolist()]
         for later in range(layer, len(frozen.layers)):
-            total += torch.einsum("mkd,kd->mk", at_mlps[later][:, position], writes[:, later - layer])
+            writes = transcoder.writes_to(later, layer, number)
+            for p, at in places:  # one product for each position: nothing is gathered for pairs
+                total[:, at] += at_mlps[later][:, p] @ writes[at].T
         graph.edges[targets, length + part.start : length + part.stop] = total * features.activation[part]

@@ -89,9 +89,8 @@ def predict(graph: Graph) -> tuple[Tensor, Tensor]:  # -> [n], [L, heads]
         out[0].index_add_(0, position, encoders[numbers] * slope[part, None])
         return frozen.layers[layer].norm_2.pull(out)
 
-    def visit(layer: int, at_mlp: Tensor, at_attention: Tensor) -> None:
-        gradients = frozen.layers[layer].head_gradients(at_attention)[0]
-        per_head[layer] = -(gradients * frozen.head_outputs[layer]).sum((-2, -1))
+    def visit(layer: int, at_mlp: Tensor, at_attention: Tensor, at_heads: Tensor) -> None:
+        per_head[layer] = -(at_heads[0] * frozen.head_outputs[layer]).sum((-2, -1))
 
     end = torch.zeros(1, frozen.length, frozen.width)
     end[0, -1] = graph.readout.weights @ graph.readout.direction

@@ -59,7 +59,12 @@ def looks(
     """Of each attention edge (layer, head, query, key), what some sources contribute to its score."""
     frozen = graph.frozen
     streams: dict[int, Tensor] = {}
-    frozen.push(graph.started(sources), lambda layer: graph.written(sources, layer), streams.__setitem__)
+
+    def visit(layer: int, r: Tensor, at_heads: Tensor) -> None:
+        if any(layer == cell[0] for cell in cells):
+            streams[layer] = r
+
+    frozen.push(graph.started(sources), lambda layer: graph.written(sources, layer), visit)
     sides = _sides(model, graph)
     found = []
     for layer, head, query, key in cells:

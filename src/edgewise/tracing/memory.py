@@ -6,12 +6,15 @@ import psutil
 
 from edgewise.errors import EdgewiseError
 from edgewise.tracing.frozen import Frozen
-from edgewise.tracing.graph import BATCH_BYTES, Readout
-from edgewise.tracing.shares import KEPT_BYTES, bytes_per_layer
+from edgewise.tracing.graph import BATCH_BYTES, Graph, Readout
+from edgewise.tracing.influence import Pruned
+from edgewise.tracing.shares import KEPT_BYTES, bytes_of_kept
 from edgewise.transcoder.transcoder import Transcoder
 
 KEPT = 0.17
 """Share of the active features that pruning leaves, `pocket`'s on eight tokens."""
+LINKS = 12
+"""Links of each that is left, there. Where a transcoder misses much there are many more."""
 PRUNING = 48
 """Bytes for each pair of a target and a source while the graph is pruned: four such matrices, and the sorting of one in
 double precision with its order."""
@@ -21,39 +24,50 @@ double precision with its order."""
 class Plan:
     """What will be computed, and what that takes."""
 
-    active: int
-    """Features."""
-    length: int
+    what: str
     more: int
     """Bytes, beside what the process holds already."""
+    instead: str
+    """What to do if it does not fit."""
 
     def __str__(self) -> str:
         total = psutil.Process().memory_info().rss + self.more
-        return f"{self.active:,} active features on {self.length} tokens; memory about {total / 2**30:.1f} GB in all"
+        return f"{self.what}; memory about {total / 2**30:.1f} GB in all"
 
     def check_fits(self) -> None:
         free = psutil.virtual_memory().available
         if self.more > free:
             raise EdgewiseError(
-                f"{self.active:,} features are active on {self.length} tokens, and a trace of them would take "
-                f"{self.more / 2**30:.0f} GB where {free / 2**30:.0f} are free; train the transcoder for longer or with a "
-                "higher --l0, so that fewer are active, or give a shorter prompt"
+                f"{self.what}, which would take {self.more / 2**30:.1f} GB where {free / 2**30:.1f} are free; {self.instead}"
             )
 
 
-def plan_of(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> Plan:
+def plan_graph(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> Plan:
+    """Of all edges, and of pruning them."""
     active = int((transcoder.encode(frozen.mlp_inputs) > 0).sum())
-    return Plan(active, frozen.length, more(frozen, active, len(readout.tokens)))
+    pairs = (active + len(readout.tokens)) * (frozen.length + active + len(frozen.layers) * frozen.length)
+    return Plan(
+        f"the graph of {active:,} active features on {frozen.length} tokens",
+        of_graph(pairs),
+        "train the transcoder for longer or with a higher --l0, so that fewer are active, or give a shorter prompt",
+    )
 
 
-def more(frozen: Frozen, active: int, logits: int) -> int:
-    """The most bytes that a trace will take."""
-    layers, kept = len(frozen.layers), round(KEPT * active)
-    pairs = (active + logits) * (frozen.length + active + layers * frozen.length)
-    carried = layers * bytes_per_layer(frozen, kept, kept + frozen.length)
-    return of_stages(pairs, carried)
+def plan_shares(graph: Graph, pruned: Pruned) -> Plan:
+    """Of splitting what is left over the heads."""
+    signed = 4 * len(pruned.links) * graph.frozen.layers[0].weights.shape[0] * len(graph.frozen.layers)
+    return Plan(
+        f"{len(pruned.links):,} links among {len(pruned.sources) + len(graph.readout.tokens):,} nodes, split over heads",
+        signed + bytes_of_kept(graph, pruned),
+        "keep fewer with --nodes and --edges",
+    )
+
+
+def of_graph(pairs: int) -> int:
+    """The largest of: building the graph, pruning it."""
+    return max(4 * pairs + 2 * BATCH_BYTES, PRUNING * pairs)
 
 
 def of_stages(pairs: int, carried: int) -> int:
-    """The largest of: building the graph, pruning it, splitting what is left over the heads."""
-    return max(4 * pairs + 2 * BATCH_BYTES, PRUNING * pairs, 4 * pairs + min(carried, KEPT_BYTES))
+    """The largest of these, and of splitting what is left over the heads."""
+    return max(of_graph(pairs), 4 * pairs + min(carried, KEPT_BYTES))

@@ -21,20 +21,24 @@ def link_paths(graph: Graph, target: int, source: int) -> tuple[float, Tensor, T
     gradients: dict[int, Tensor] = {}  # of each layer, without any heads after it: [heads, T, d]
     straight = torch.zeros(())
 
-    def back(layer: int, at_mlp: Tensor, at_attention: Tensor) -> None:
+    def back(layer: int, at_mlp: Tensor, at_attention: Tensor, at_heads: Tensor) -> None:
         nonlocal straight
-        gradients[layer] = frozen.layers[layer].head_gradients(at_attention)[0]
+        gradients[layer] = at_heads[0]
         more = graph.written(sources, layer)
         if more is not None:
             straight = straight + (at_mlp * more).sum()
 
     at_start = frozen.pull(graph.ended(targets), lambda layer, _: graph.read(targets, layer), back, 0.0)
     straight = straight + (at_start * graph.started(sources)).sum()
-    streams: dict[int, Tensor] = {}
-    frozen.push(graph.started(sources), lambda layer: graph.written(sources, layer), streams.__setitem__, 0.0)
+    values: dict[int, Tensor] = {}  # of each layer, without any heads before it: [heads, T, d]
+
+    def forth(layer: int, r: Tensor, at_heads: Tensor) -> None:
+        values[layer] = at_heads[0]
+
+    frozen.push(graph.started(sources), lambda layer: graph.written(sources, layer), forth, 0.0)
     one, two = torch.zeros(count), torch.zeros(count, count)
     for number, layer in enumerate(frozen.layers):
-        carried = layer.weights @ layer.head_values(streams[number])[0]  # [heads, T, d]
+        carried = layer.weights @ values[number]
         here = slice(number * heads, (number + 1) * heads)
         one[here] = (gradients[number] * carried).sum((-2, -1))
         brought = carried @ layer.outputs  # what each head adds to the stream, [heads, T, D]

@@ -26,8 +26,7 @@ def save_traces(
         )
     found = []
     for model, transcoder in zip(models, transcoders or [None] * len(models), strict=True):
-        with screen.waiting(f"tracing {model}"):
-            found.append(trace(model, transcoder, config, screen=screen))
+        found.append(trace(model, transcoder, config, screen=screen))
     last = len(found[-1].tokens)
     if config.key is not None and config.key >= max(last, 2):
         raise EdgewiseError(

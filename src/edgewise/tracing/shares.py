@@ -8,24 +8,29 @@ each path through it, and
 
     share(l, h, q, k) = integral from 0 to 1 of  A^h_qk * (gradient at head h's output at q) . (value at k)  ds
 
-gives each 1/n. The integrand is a polynomial of degree L - 1 at most, so that Gauss's rule with ceil(L / 2) points is exact.
+gives each 1/n. The integrand is a polynomial of degree L - 1 at most, for which Gauss's rule needs L / 2 points to be exact,
+and in deep models fewer to be as exact as single precision.
 In a twin A^h = M * p is 0 almost everywhere: most heads carry exactly nothing.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from edgewise.tracing.frozen import Frozen
-from edgewise.tracing.graph import Graph
+from edgewise.tracing.graph import BATCH_BYTES, Graph
 from edgewise.tracing.influence import Pruned
 
 KEPT_BYTES = 1 << 30
-"""Of gradients and values at once: of all layers and strengths they would grow with L^2."""
-_PIECE_BYTES = 64 << 20  # of links' shares at once
+"""Of links' shares at once, with the gradients that they are made of."""
+_PIECE_BYTES = 32 << 20  # of what is gathered for a product
+_WALK = 12  # vectors [T, D] at once for each source on its way forward
+_EXACT = 1e-5  # of the share of a head on a path through all layers
 
 
 @dataclass(frozen=True)
@@ -41,114 +46,166 @@ class HeadShares:
 
 
 @torch.no_grad()
-def head_shares(graph: Graph, pruned: Pruned) -> HeadShares:
-    """Split every kept link over the heads; and the flow over attention edges."""
+def head_shares(
+    graph: Graph, pruned: Pruned, each: Callable[[float], object] = lambda links: None
+) -> HeadShares:
+    """Split every kept link over the heads; and the flow over attention edges. `each` is told of how many links' work more
+    is done, for a progress bar."""
     layers, length = graph.frozen.layers, graph.frozen.length
     heads = layers[0].weights.shape[0]
-    links = len(pruned.links)
-    straight = _straight(graph, pruned)
-    signed = torch.zeros(links, len(layers), heads)
-    size = torch.zeros(links)  # sum of absolute values over attention edges
-    cells = torch.zeros(len(layers), heads, length, length)
-    carried = _Carried(graph, pruned)
-    # two passes over the links: how much each carries in all, then its part of the flow
-    for layer, rows, share in carried.pieces():
-        signed[rows, layer] = share.sum((-2, -1))
-        size[rows] += share.abs().sum((-3, -2, -1))
-    flow = pruned.flow / (size + straight.abs()).clamp_min(1e-30)
-    for layer, rows, share in carried.pieces():
-        cells[layer] += torch.einsum("e,ehqk->hqk", flow[rows], share.abs())
-    return HeadShares(signed, straight, cells)
+    found = HeadShares(
+        torch.zeros(len(pruned.links), len(layers), heads),
+        _straight(graph, pruned),
+        torch.zeros(len(layers), heads, length, length),
+    )
+    for targets, links, _ in _groups(graph, pruned):
+        _split(graph, pruned, targets, links, found, each)
+    return found
+
+
+def _split(
+    graph: Graph,
+    pruned: Pruned,
+    targets: slice,
+    links: slice,
+    found: HeadShares,
+    each: Callable[[float], object],
+) -> None:
+    """Some targets' links."""
+    pieces = _carried(graph, pruned, targets, links, each)
+    size = found.straight[links].abs()
+    for layer, first, rows, share in pieces:
+        share.mul_(graph.frozen.layers[layer].weights[:, first:, first:])
+        found.heads[links][rows, layer] = share.sum((-2, -1))
+        size[rows] += share.abs_().sum((1, 2, 3))
+    part = pruned.flow[links] / size.clamp_min(1e-30)
+    for layer, first, rows, share in pieces:
+        cells = found.cells[layer, :, first:, first:]
+        cells += torch.einsum("e,ehqk->hqk", part[rows], share)
 
 
 def _straight(graph: Graph, pruned: Pruned) -> Tensor:  # -> [e]
     """What goes along the residual stream only: the edge with all heads switched off."""
-    targets, sources = pruned.targets, pruned.sources
-    total = torch.zeros(len(targets), len(sources))
+    sources, frozen = pruned.sources, graph.frozen
+    total = torch.zeros(len(pruned.targets), len(sources))
+    at_once = max(1, BATCH_BYTES // (4 * _WALK * frozen.length * frozen.width))
+    for targets, found in zip(pruned.targets.split(at_once), total.split(at_once), strict=True):
 
-    def visit(layer: int, at_mlp: Tensor, at_attention: Tensor) -> None:
-        more = graph.written(sources, layer)
-        if more is not None:
-            total.add_(at_mlp.flatten(1) @ more.flatten(1).T)
+        def visit(layer: int, at_mlp: Tensor, _: Tensor, __: Tensor, found: Tensor = found) -> None:
+            more = graph.written(sources, layer)
+            if more is not None:
+                found += at_mlp.flatten(1) @ more.flatten(1).T
 
-    at_start = graph.frozen.pull(
-        graph.ended(targets), lambda layer, _: graph.read(targets, layer), visit, strength=0.0
-    )
-    total += at_start.flatten(1) @ graph.started(sources).flatten(1).T
+        def read(layer: int, _: Tensor, targets: Tensor = targets) -> Tensor | None:
+            return graph.read(targets, layer)
+
+        at_start = frozen.pull(graph.ended(targets), read, visit, strength=0.0)
+        found += at_start.flatten(1) @ graph.started(sources).flatten(1).T
     return total[pruned.links[:, 0], pruned.links[:, 1]]
 
 
-def bytes_per_layer(frozen: Frozen, targets: int, sources: int) -> int:
-    """What is kept of a layer: the gradients of targets and the values of sources, at each strength."""
-    heads, _, d = frozen.layers[0].values.shape
-    return 4 * strengths(frozen) * (targets + sources) * heads * frozen.length * d
+def bytes_of(layers: int, heads: int, length: int, width: int, targets: int, links: int) -> int:
+    """What the shares of some links take, with their targets' gradients at each layer's heads: links that begin and end
+    anywhere pass a third of the layers, and have a third of the pairs of positions behind their beginning."""
+    return 4 * layers * length * (links * heads * length // 9 + targets * width)
 
 
-def strengths(frozen: Frozen) -> int:
-    """Points at which the integrand, a polynomial of degree L - 1, has to be known."""
-    return (len(frozen.layers) + 1) // 2
+def bytes_of_kept(graph: Graph, pruned: Pruned) -> int:
+    """The same of those that were kept, and are held at once."""
+    return max((size for _, _, size in _groups(graph, pruned)), default=0)
 
 
-class _Carried:
-    """The integral, layer by layer, for some links at a time."""
+def _groups(graph: Graph, pruned: Pruned) -> Iterator[tuple[slice, slice, int]]:
+    """Targets whose links, which are in their order, are split together; those links; and the bytes that this takes."""
+    frozen, (target_of, source_of) = graph.frozen, pruned.links.unbind(1)
+    vector = 4 * frozen.length * frozen.width
+    after, position = graph.written_at(pruned.sources[source_of])
+    layers = graph.read_at(pruned.targets[target_of]) - after
+    own = 4 * layers * frozen.layers[0].weights.shape[0] * (frozen.length - position) ** 2
+    first, size = 0, 0
+    targets: set[int] = set()
+    sources: set[int] = set()
+    for place, (t, s, more) in enumerate(
+        zip(*(x.tolist() for x in (target_of, source_of, own)), strict=True)
+    ):
+        more += vector * (len(frozen.layers) * (t not in targets) + _WALK * (s not in sources))
+        if size + more > KEPT_BYTES and place > first:
+            yield slice(min(targets), max(targets) + 1), slice(first, place), size
+            more = int(own[place]) + vector * (len(frozen.layers) + _WALK)
+            first, size, targets, sources = place, 0, set(), set()
+        size += more
+        targets.add(t)
+        sources.add(s)
+    if targets:
+        yield slice(min(targets), max(targets) + 1), slice(first, len(own)), size
 
-    def __init__(self, graph: Graph, pruned: Pruned):
-        self.graph, self.pruned = graph, pruned
-        each = bytes_per_layer(graph.frozen, len(pruned.targets), len(pruned.sources))
-        layers = torch.arange(len(graph.frozen.layers))
-        self.groups = [group.tolist() for group in layers.split(max(1, KEPT_BYTES // each))]
-        points, weights = np.polynomial.legendre.leggauss(strengths(graph.frozen))
-        self.points = [(float(point) + 1) / 2 for point in points]
-        self.weights = [float(w) / 2 for w in weights]
-        self.walked: list[int] = []
 
-    def pieces(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """(layer, links [e], their shares [e, heads, T, T]). Where not all layers fit, they are walked group by group."""
-        for group in self.groups:
-            if self.walked != group:
-                self._walk(group)
-            for layer in group:
-                yield from ((layer, rows, share) for rows, share in self._of_layer(layer))
+class _Piece(NamedTuple):
+    """Links that a layer's attention can carry, and that are written at the same position."""
 
-    def _walk(self, group: list[int]) -> None:
-        """Gradients and values at each strength, of these layers."""
-        frozen, pruned, graph = self.graph.frozen, self.pruned, self.graph
-        self.gradients: list[dict[int, Tensor]] = []  # of each point and layer: [targets, heads, T, d]
-        self.values: list[dict[int, Tensor]] = []  # [sources, heads, T, d]
-        for strength in self.points:
-            gradients: dict[int, Tensor] = {}
-            values: dict[int, Tensor] = {}
+    layer: int
+    first: int
+    """That position."""
+    rows: Tensor
+    """int64 [m]: which of the links."""
+    share: Tensor
+    """[m, heads, T - first, T - first]"""
 
-            def back(layer: int, at_mlp: Tensor, at_attention: Tensor, into=gradients) -> None:
-                if layer in group:
-                    into[layer] = frozen.layers[layer].head_gradients(at_attention)
 
-            def forth(layer: int, r: Tensor, into=values) -> None:
-                if layer in group:
-                    into[layer] = frozen.layers[layer].head_values(r)
+def _pieces(graph: Graph, targets: Tensor, sources: Tensor) -> list[_Piece]:  # 2 x int64 [e]
+    heads, length = graph.frozen.layers[0].weights.shape[:2]
+    (after, positions), last = graph.written_at(sources), graph.read_at(targets)
+    pieces = []
+    for layer in range(len(graph.frozen.layers)):
+        between = (after < layer) & (layer <= last)
+        for first in positions[between].unique().tolist():
+            rows = (between & (positions == first)).nonzero()[:, 0]
+            share = torch.zeros(len(rows), heads, length - first, length - first)
+            pieces.append(_Piece(layer, first, rows, share))
+    return pieces
 
-            frozen.pull(
-                graph.ended(pruned.targets),
-                lambda layer, _: graph.read(pruned.targets, layer),
-                back,
-                strength,
-            )
-            frozen.push(
-                graph.started(pruned.sources),
-                lambda layer: graph.written(pruned.sources, layer),
-                forth,
-                strength,
-            )
-            self.gradients.append(gradients)
-            self.values.append(values)
-        self.walked = group
 
-    def _of_layer(self, layer: int) -> Iterator[tuple[Tensor, Tensor]]:
-        weights = self.graph.frozen.layers[layer].weights
-        batch = max(1, _PIECE_BYTES // (4 * weights.numel()))
-        for rows in torch.arange(len(self.pruned.links)).split(batch):
-            t, s = self.pruned.links[rows].unbind(1)
-            total = torch.zeros(len(rows), *weights.shape)
-            for weight, g, v in zip(self.weights, self.gradients, self.values, strict=True):
-                total += weight * (g[layer][t] @ v[layer][s].mT)
-            yield rows, total * weights
+def _carried(
+    graph: Graph, pruned: Pruned, some: slice, links: slice, each: Callable[[float], object]
+) -> list[_Piece]:
+    """The integral for some targets' links, all but the factor A."""
+    frozen, targets = graph.frozen, pruned.targets[some]
+    t, s = pruned.links[links].unbind(1)
+    needed, s = s.unique(return_inverse=True)
+    sources, t = pruned.sources[needed], t - some.start
+    pieces = _pieces(graph, targets[t], sources[s])
+    points = gauss(len(frozen.layers))
+    for point, weight in points:
+        gradients: dict[int, Tensor] = {}  # of each layer: [targets, heads, T, d]
+
+        def back(layer: int, _: Tensor, __: Tensor, at_heads: Tensor, into=gradients, weight=weight) -> None:
+            into[layer] = weight * at_heads
+
+        def forth(layer: int, r: Tensor, values: Tensor, at_heads=gradients) -> None:
+            gradient = at_heads.pop(layer)
+            for piece in pieces:
+                if piece.layer == layer:
+                    _add(piece, gradient[:, :, piece.first :], t, values[:, :, piece.first :], s)
+
+        frozen.pull(graph.ended(targets), lambda layer, _: graph.read(targets, layer), back, point)
+        frozen.push(graph.started(sources), lambda layer: graph.written(sources, layer), forth, point)
+        each(len(t) / len(points))
+    return pieces
+
+
+def _add(piece: _Piece, gradients: Tensor, t: Tensor, values: Tensor, s: Tensor) -> None:
+    """The product of each link's gradient and value, not for too many of them at once."""
+    at_once = max(1, _PIECE_BYTES // (8 * gradients[0].numel()))
+    for rows, share in zip(piece.rows.split(at_once), piece.share.split(at_once), strict=True):
+        share += gradients[t[rows]] @ values[s[rows]].mT
+
+
+@cache
+def gauss(layers: int) -> list[tuple[float, float]]:
+    """Points from 0 to 1 and their weights: the fewest that integrate the highest power closely enough."""
+    for count in itertools.count(1):
+        points, weights = np.polynomial.legendre.leggauss(count)
+        points, weights = (points + 1) / 2, weights / 2
+        if abs(layers * (weights @ points ** (layers - 1)) - 1) < _EXACT:
+            return list(zip(points.tolist(), weights.tolist(), strict=True))
+    raise AssertionError  # with L / 2 points it is exact
