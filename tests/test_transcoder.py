@@ -26,11 +26,11 @@ from edgewise.posttraining import loop
 from edgewise.posttraining.loop import Interrupted
 from edgewise.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
 from edgewise.transcoder.config import FeaturesConfig, TranscoderConfig
-from edgewise.transcoder.evaluation import evaluate_transcoder
+from edgewise.transcoder.evaluation import Fit, evaluate_transcoder
 from edgewise.transcoder.features import contexts_for, promoted_tokens, top_contexts
 from edgewise.transcoder.mixing import MIXED, MixedActivations
 from edgewise.transcoder.objective import DEAD, STREAM, Objective
-from edgewise.transcoder.run import TranscoderRun
+from edgewise.transcoder.run import TranscoderRun, calibrate
 from edgewise.transcoder.show import show_features
 from edgewise.transcoder.store import info_of, load_transcoder, save_transcoder
 from edgewise.transcoder.train import train_transcoder
@@ -218,6 +218,64 @@ def test_the_mean_explains_nothing():
     measured = evaluate_transcoder(model, transcoder, batch_of())
     assert measured.explained_variance == pytest.approx([0.0] * L, abs=1e-6)
     assert measured.l0 == [0.0] * L and measured.dead == [1.0] * L
+
+
+# ------------------------------------------------------------------------------------------------- massive outputs
+
+
+def with_one_massive(y: Tensor, layer: int = 1, token: int = 4) -> Tensor:
+    y = y.clone()
+    y[layer, token] = 1000 * y[layer].norm(dim=1).median() / D**0.5
+    return y
+
+
+@torch.no_grad()
+def test_one_massive_output_changes_nothing_for_the_others():
+    model = model_of("llama")
+    x, y = mlp_activations(model, batch_of())
+    plain, spoilt, other = (Transcoder(info_of(model, "tiny", F)) for _ in range(3))
+    calibrate(plain, x, y)
+    calibrate(spoilt, x, with_one_massive(y))
+    assert not plain.config.massive and len(spoilt.config.massive) == L
+    kept = torch.arange(y.shape[1]) != 4
+    calibrate(other, x[:, kept], y[:, kept])
+    for name in ("output_scale", "decoder_bias"):
+        ours, expected = getattr(spoilt, name), getattr(other, name)
+        torch.testing.assert_close(ours[1], expected[1])  # as if the token had not been there
+        torch.testing.assert_close(ours[[0, 2]], getattr(plain, name)[[0, 2]])  # in its layer only
+    losses, fits = [], []
+    for outputs in (y, with_one_massive(y), 7 * with_one_massive(y) - 6 * y):
+        losses.append(Objective(spoilt, torch.zeros(L))(x, outputs, 0.0).mse)
+        fits.append(Fit(spoilt))
+        fits[-1].add(x, outputs)
+    torch.testing.assert_close(losses[1], losses[2])  # however large it is
+    torch.testing.assert_close(fits[1].explained_variance, fits[2].explained_variance)
+    assert torch.equal(losses[0][[0, 2]], losses[1][[0, 2]])
+    assert fits[0].massive == 0 and fits[1].massive == pytest.approx(1 / (L * y.shape[1]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_massive_outputs_are_not_replaced(kind):
+    model, batch = model_of(kind), batch_of()
+    transcoder, own = random_transcoder(model), run_model(model, batch)
+    transcoder.config = replace(transcoder.config, massive=[0.0] * L)  # all of them
+    with replaced_mlps(model, transcoder):
+        torch.testing.assert_close(run_model(model, batch), own)
+    measured = evaluate_transcoder(model, transcoder, batch)
+    assert measured.massive == 1 and measured.difference == pytest.approx(0, abs=1e-6)
+
+
+def test_limits_of_massive_outputs_are_saved_and_handed_on(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("edgewise.transcoder.transcoder.MASSIVE", 1.2)
+    first = train_transcoder(*tiny, settings(tmp_path / "first", steps=4))
+    limits = first.transcoder.config.massive
+    assert len(limits) == first.transcoder.layers and 0 < first.evaluation.massive < 1
+    assert load_transcoder(tmp_path / "first").config.massive == limits
+    second = train_transcoder(
+        *tiny, settings(tmp_path / "second", steps=4, start_from=tmp_path / "first", features=4 * D)
+    )
+    assert second.transcoder.config.massive == limits
 
 
 @torch.no_grad()
@@ -434,24 +492,26 @@ def test_features_of_deep_models_stay_bearable():
     assert TranscoderConfig(features=100).features_for(32, 4096) == 100
 
 
+class Counted:
+    """Rows by number."""
+
+    context, name, step = 24, "counted", 0
+
+    def take(self, n):
+        self.step += 1
+        ids = text(n, seed=self.step)
+        return Batch(ids, ids, None)
+
+    def state_dict(self):
+        return {"step": self.step}
+
+    def load_state_dict(self, state):
+        self.step = state["step"]
+
+
 @torch.no_grad()
 def test_mixing_gives_every_token_once_and_goes_on_where_it_was():
     model = model_of("gpt2")
-
-    class Counted:
-        context, name, step = 24, "counted", 0
-
-        def take(self, n):
-            self.step += 1
-            ids = text(n, seed=self.step)
-            return Batch(ids, ids, None)
-
-        def state_dict(self):
-            return {"step": self.step}
-
-        def load_state_dict(self, state):
-            self.step = state["step"]
-
     mixed = MixedActivations(model, Counted(), 2, seed=0)
     states, xs = [], []
     for _ in range(MIXED + 3):
@@ -469,6 +529,27 @@ def test_mixing_gives_every_token_once_and_goes_on_where_it_was():
     halves = [MixedActivations(model, Counted(), 2, 0, index, 2) for index in range(2)]
     shared = torch.cat([half.take()[0] for _ in range(MIXED) for half in halves], 1)
     torch.testing.assert_close(order(shared), order(plain), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_with_little_memory_tokens_are_mixed_in_half_precision(monkeypatch):
+    """Fewer steps' tokens, each once; a mixture that was begun is gone through as it was begun."""
+    model, steps = model_of("gpt2"), 3
+    ids = text(2 * steps, seed=1)
+    plain, _ = mlp_activations(model, Batch(ids, ids, None))
+    monkeypatch.setattr("edgewise.transcoder.mixing.MIXED_BYTES", 2 * 2 * plain.numel())
+    mixed = MixedActivations(model, Counted(), 2, seed=0)
+    assert mixed.mixed == steps
+    first = mixed.take()[0]
+    state = mixed.state_dict()
+    rest = [mixed.take()[0] for _ in range(1, steps)]
+    seen = torch.cat([first, *rest], 1)
+    assert seen.dtype == torch.float32 and seen.shape == plain.shape
+    torch.testing.assert_close(seen.sum(1), plain.bfloat16().float().sum(1), rtol=1e-4, atol=1e-4)
+    monkeypatch.undo()
+    again = MixedActivations(model, Counted(), 2, seed=0)
+    again.load_state_dict(json.loads(json.dumps(state)))
+    torch.testing.assert_close(again.take()[0], rest[0], rtol=1e-2, atol=1e-2)
 
 
 # ------------------------------------------------------------------------------------------------------------- features

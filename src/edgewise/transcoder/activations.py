@@ -12,7 +12,7 @@ from edgewise.circuits.replay import entering, leaving
 from edgewise.data import Batch
 from edgewise.errors import EdgewiseError
 from edgewise.model.adapter import parts_of
-from edgewise.transcoder.transcoder import Transcoder
+from edgewise.transcoder.transcoder import Transcoder, massive_limits
 
 
 def mlps_of(model: nn.Module) -> list[nn.Module]:
@@ -51,7 +51,8 @@ def mlp_activations(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:  #
 
 @torch.no_grad()
 def stream_shares(model: nn.Module, batch: Batch) -> Tensor:  # -> [L]
-    """How much of the residual stream after each layer its MLP wrote: a ratio of variances, at most 1."""
+    """How much of the residual stream after each layer its MLP wrote: a ratio of variances, at most 1. Tokens at which an
+    output is massive do not count: from there on it is most of their stream."""
     parts = parts_of(model)
     readers = [*(layer.module for layer in parts.layers[1:]), parts.final_norm]
     gives: list[Tensor] = []
@@ -61,7 +62,9 @@ def stream_shares(model: nn.Module, batch: Batch) -> Tensor:  # -> [L]
             stack.enter_context(leaving(layer.mlp, lambda y: _noted(y, gives)))
             stack.enter_context(entering(reader, lambda x: _noted(x, streams)))
         _run(model, batch)
-    written, there = (torch.stack(xs).var(1).sum(1) for xs in (gives, streams))
+    y = torch.stack(gives)
+    ordinary = (torch.linalg.vector_norm(y, dim=2) <= massive_limits(y)[:, None]).all(0)
+    written, there = (xs[:, ordinary].var(1).sum(1) for xs in (y, torch.stack(streams)))
     return (written / there.clamp_min(1e-12)).clamp_max(1.0)
 
 
@@ -81,7 +84,8 @@ def _noted(x: Any, seen: list[Tensor]) -> Any:
 
 @contextmanager
 def replaced_mlps(model: nn.Module, transcoder: Transcoder) -> Iterator[None]:
-    """Let a transcoder stand in for all MLPs: its features read the stream that its own earlier ones have written to."""
+    """Let a transcoder stand in for all MLPs: its features read the stream that its own earlier ones have written to.
+    Massive outputs stay the MLPs' own."""
     pending: list[Tensor] = []  # what layers from the current one on have been given so far
 
     def read(layer: int, x: Tensor) -> Tensor:
@@ -95,8 +99,12 @@ def replaced_mlps(model: nn.Module, transcoder: Transcoder) -> Iterator[None]:
             pending[m] = pending[m] + part
         return x
 
+    def give(layer: int, y: Tensor) -> Tensor:
+        given, massive = pending[layer].to(y.dtype), transcoder.is_massive(y, layer)
+        return given if massive is None else torch.where(massive[..., None], y, given)
+
     with ExitStack() as stack:
         for layer, mlp in enumerate(mlps_of(model)):
             stack.enter_context(entering(mlp, partial(read, layer)))
-            stack.enter_context(leaving(mlp, lambda y, layer=layer: pending[layer].to(y.dtype)))
+            stack.enter_context(leaving(mlp, partial(give, layer)))
         yield

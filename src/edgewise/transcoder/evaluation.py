@@ -18,7 +18,7 @@ class TranscoderEvaluation:
     """Figures of each layer, and what becomes of the model's loss when the transcoder replaces all its MLPs."""
 
     explained_variance: list[float]
-    """1 - ||y - y^||^2 / ||y - mean||^2 of each layer."""
+    """1 - ||y - y^||^2 / ||y - mean||^2 of each layer, over what is not massive."""
     l0: list[float]
     """Active features of a token, in each layer."""
     dead: list[float]
@@ -28,6 +28,8 @@ class TranscoderEvaluation:
     replaced_loss: float
     """With all MLPs replaced; features read the stream that the replacements make."""
     tokens: int
+    massive: float = 0.0
+    """Share of outputs, over layers, that are too large to be explained, and are not."""
 
     @property
     def difference(self) -> float:
@@ -54,6 +56,7 @@ class Fit:
         L, F, D = transcoder.layers, transcoder.features, transcoder.width
         device = transcoder.encoder.device
         self.tokens = 0
+        self.explained = torch.zeros(L, dtype=torch.float64, device=device)  # tokens that are to be
         self.error, self.square = torch.zeros(2, L, dtype=torch.float64, device=device)
         self.sum = torch.zeros(L, D, dtype=torch.float64, device=device)
         self.active = torch.zeros(L, F, dtype=torch.float64, device=device)
@@ -61,8 +64,11 @@ class Fit:
     @torch.no_grad()
     def add(self, x: Tensor, y: Tensor) -> None:  # [L, n, D], [L, n, D]
         a = self.transcoder.encode(x)
-        self.error += (y - self.transcoder.decode(a)).double().square().sum((1, 2))
-        y = y.double()
+        error, y = (y - self.transcoder.decode(a)).double(), y.double()
+        if (massive := self.transcoder.is_massive(y)) is not None:
+            error, y = (each.masked_fill(massive[..., None], 0.0) for each in (error, y))
+        self.explained += y.shape[1] if massive is None else (~massive).sum(1)
+        self.error += error.square().sum((1, 2))
         self.square += y.square().sum((1, 2))
         self.sum += y.sum(1)
         self.active += (a > 0).sum(1)
@@ -70,8 +76,12 @@ class Fit:
 
     @property
     def explained_variance(self) -> Tensor:  # [L]
-        variance = self.square - self.sum.square().sum(1) / self.tokens
+        variance = self.square - self.sum.square().sum(1) / self.explained.clamp_min(1)
         return 1 - self.error / variance
+
+    @property
+    def massive(self) -> float:
+        return 1 - (self.explained / self.tokens).mean().item()
 
     @property
     def l0(self) -> Tensor:  # [L]
@@ -102,4 +112,4 @@ def evaluate_transcoder(model: nn.Module, transcoder: Transcoder, batch: Batch) 
         raise EdgewiseError("there is nothing to predict in the held-out rows")
     loss, replaced = (losses / asked).tolist()
     explained, l0, dead = (x.tolist() for x in (fit.explained_variance, fit.l0, fit.dead))
-    return TranscoderEvaluation(explained, l0, dead, loss, replaced, asked)
+    return TranscoderEvaluation(explained, l0, dead, loss, replaced, asked, fit.massive)

@@ -41,7 +41,10 @@ class Objective(nn.Module):
         h, norms = transcoder.preactivations(x), transcoder.decoder_norms
         a = transcoder.activate(h)
         error = transcoder.normalised(a) - y / transcoder.output_scale[:, None, None]
-        mse = error.square().mean((1, 2))
+        mse = error.square().mean(2)
+        if (massive := transcoder.is_massive(y)) is not None:
+            mse = mse.masked_fill(massive, 0.0) * (n / (~massive).sum(1).clamp_min(1))[:, None]
+        mse = mse.mean(1)
         active = torch.tanh(a * (STEEPNESS * norms)[:, None]).sum() / n
         # pulls on h and theta only: a feature that is never active should not lose what it writes
         inactive = (torch.relu(transcoder.threshold[:, None] - h).sum(1) * norms.detach()).sum() / n

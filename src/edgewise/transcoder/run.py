@@ -4,7 +4,7 @@ import copy
 import json
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from edgewise.transcoder.evaluation import Fit
 from edgewise.transcoder.mixing import MixedActivations, activations
 from edgewise.transcoder.objective import THRESHOLD_RATE, Loss, Objective, price, rate_share
 from edgewise.transcoder.store import info_of, load_transcoder, sizes_of
-from edgewise.transcoder.transcoder import Transcoder
+from edgewise.transcoder.transcoder import Transcoder, massive_limits
 
 _CALIBRATION = 8192  # tokens by which the scales are set
 
@@ -83,6 +83,8 @@ class TranscoderRun:
         given = None if start is None else load_transcoder(start)
         usual = config.features_for(*sizes_of(self.host)) if given is None else given.features
         info = info_of(self.host, name, config.features or usual)
+        if given is not None:
+            info = replace(info, massive=given.config.massive)
         transcoder = Transcoder(info, config.seed)
         if given is None:
             calibrate(transcoder, *activations(self.host, first_rows))
@@ -205,9 +207,15 @@ class TranscoderRun:
 
 @torch.no_grad()
 def calibrate(transcoder: Transcoder, x: Tensor, y: Tensor) -> None:  # [L, n, D], [L, n, D]
-    """Set the scales and the decoder's bias by some training text."""
-    mean = y.mean(1)
-    spread = (y - mean[:, None]).square().mean((1, 2)).sqrt().clamp_min(1e-12)
+    """Set the scales and the decoder's bias by some training text, and what is too large to be explained."""
+    limits = massive_limits(y)
+    ordinary = (torch.linalg.vector_norm(y, dim=2) <= limits[:, None]).to(y)[..., None]  # [L, n, 1]
+    if not ordinary.all():
+        transcoder.config = replace(transcoder.config, massive=limits.tolist())
+    count = ordinary.sum(1)
+    mean = (y * ordinary).sum(1) / count
+    spread = ((y - mean[:, None]).square().mean(2, keepdim=True) * ordinary).sum((1, 2)) / count[:, 0]
+    spread = spread.sqrt().clamp_min(1e-12)
     norm = torch.linalg.vector_norm(x, dim=2).mean(1).clamp_min(1e-12)
     transcoder.input_scale.copy_(math.sqrt(transcoder.width) / norm)
     transcoder.output_scale.copy_(spread)

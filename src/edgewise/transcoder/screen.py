@@ -50,6 +50,11 @@ class TranscoderScreen(Screen):
             f"a token and layer; with all MLPs replaced the loss is {measured.replaced_loss:.4f}, "
             f"{measured.difference:+.4f}"
         )
+        if measured.massive:
+            self.say(
+                f"left alone: {measured.massive:.2%} of outputs, massive ones as at the first token of a text; "
+                "in a trace they are errors"
+            )
         self.say(f"transcoder.safetensors, config.json, summary.json and log.jsonl are in {out}")
         print(out)
 

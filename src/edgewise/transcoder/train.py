@@ -20,7 +20,14 @@ from edgewise.evaluation import evaluating, shipped_origin
 from edgewise.model.adapter import parts_of
 from edgewise.posttraining import snapshot
 from edgewise.posttraining.log import Log
-from edgewise.posttraining.loop import Interrupted, catching_signals, known_name, steps_in_time, training_data
+from edgewise.posttraining.loop import (
+    Interrupted,
+    catching_signals,
+    is_slow,
+    known_name,
+    steps_in_time,
+    training_data,
+)
 from edgewise.posttraining.run import Diverged
 from edgewise.transcoder.config import MAY_BE_NEW, TranscoderConfig, changed
 from edgewise.transcoder.evaluation import TranscoderEvaluation, evaluate_transcoder
@@ -145,6 +152,8 @@ def _train(run: TranscoderRun, screen: TranscoderScreen) -> str:
     config, main = run.config, run.accelerator.is_main_process
     log = Log(config.out / "log.jsonl", run.step_number, main)
     first, began, saved = run.step_number, time.monotonic(), time.monotonic()
+    checked_at = first - first % max(1, run.steps // _CHECKS)
+    check_tokens = _CHECK_TOKENS // (4 if is_slow(run.host) else 1)
     deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
     most = math.inf if config.token_limit is None else config.token_limit // run.tokens_per_step
     stopped = "all steps done"
@@ -162,8 +171,9 @@ def _train(run: TranscoderRun, screen: TranscoderScreen) -> str:
                 run.steps = max(run.step_number, int(min(most, seen.flags[_STEPS])))
             if run.step_number % max(1, run.steps // 1000) == 0:
                 log.write(run, mse=sum(seen.mse), l0=sum(seen.l0) / len(seen.l0))
-            if run.step_number % max(1, run.steps // _CHECKS) == 0:
-                fit = run.check(_CHECK_TOKENS)
+            if run.step_number - checked_at >= max(1, run.steps // _CHECKS):
+                checked_at = run.step_number
+                fit = run.check(check_tokens)
                 explained, l0 = fit.explained_variance.tolist(), fit.l0.tolist()
                 if not math.isfinite(sum(explained)):
                     raise Diverged("what is explained of held-out text is not a number", run)  # pyright: ignore

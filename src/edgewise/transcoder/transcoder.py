@@ -24,6 +24,11 @@ variance in the residual stream after it, because all that is read later has its
 are active, if only just less than fully where they hardly write anything; it reaches encoder and decoder. The third pulls up
 what is never active, and leaves what it writes alone. A step function has no slope: theta learns (as its logarithm) through
 a rectangle of width 1 around it, `JumpReLU.backward`.
+
+Pretrained models have *massive* outputs: at the first token of a text an MLP or two give something hundreds of times as
+large as anywhere else, always the same, on which attention sinks rest. Its square would be all that counts in the means
+above. Where an output's norm exceeds MASSIVE times the median of its layer, it is left alone: out of scales, errors and
+explained variance, not replaced where MLPs are, and in a trace an error.
 """
 
 import math
@@ -36,6 +41,8 @@ from torch import Tensor, nn
 THRESHOLD = 0.03
 """Where thresholds start."""
 BANDWIDTH = 1.0
+MASSIVE = 8.0
+"""Times the median norm of a layer's outputs: beyond, one is not for features to explain."""
 STEEPNESS = 4.0
 """c: from a |W_dec| = 1/c on, a feature counts as active."""
 
@@ -54,8 +61,15 @@ class TranscoderInfo:
     features: int
     """Of each layer."""
     width: int
+    massive: list[float] = field(default_factory=list)
+    """Of each layer, the norm above which an output is left alone; empty if the model has no such outputs."""
     training: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] = field(default_factory=dict)
+
+
+def massive_limits(y: Tensor) -> Tensor:  # [L, n, D] -> [L]
+    """The norms above which outputs are massive."""
+    return MASSIVE * torch.linalg.vector_norm(y, dim=2).median(1).values
 
 
 class JumpReLU(torch.autograd.Function):
@@ -100,6 +114,13 @@ class Transcoder(nn.Module):
         self.register_buffer("input_scale", torch.ones(L))
         self.register_buffer("output_scale", torch.ones(L))
 
+    def is_massive(self, y: Tensor, layer: int | slice = slice(None)) -> Tensor | None:  # [L, n, D] -> [L, n]
+        """Which outputs of the MLPs are left alone; None if this model has none. Of one layer, [..., D] -> [...]."""
+        if not self.config.massive:
+            return None
+        limit = torch.tensor(self.config.massive, device=y.device)[layer]
+        return torch.linalg.vector_norm(y, dim=-1) > (limit[:, None] if limit.ndim else limit)
+
     @property
     def threshold(self) -> Tensor:  # [L, F]
         return self.log_threshold.exp()
@@ -142,6 +163,11 @@ class Transcoder(nn.Module):
     def writes(self, layer: int) -> Tensor:  # -> [F, L - layer, D]
         """What one unit of each feature adds to the outputs of the MLPs of this layer and all later ones."""
         return self.decoders[layer].unflatten(1, (-1, self.width)) * self.output_scale[layer:, None]
+
+    def writes_to(self, later: int, layer: int, features: Tensor) -> Tensor:  # int64 [n] -> [n, D]
+        """The same, of some features and for one of those layers."""
+        decoder = self.decoders[layer].unflatten(1, (-1, self.width))
+        return decoder[features, later - layer] * self.output_scale[later]
 
     @property
     def output_bias(self) -> Tensor:  # [L, D]
