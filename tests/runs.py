@@ -48,6 +48,13 @@ def save_text(path: Path, rows: int = 60) -> Path:
     return path
 
 
+def save_llama_and_text(place: Path) -> Path:
+    """A folder to run in."""
+    save_host(place / "llama", "llama")
+    save_text(place / "text.txt")
+    return place
+
+
 def settings(out: Path, steps: int = STEPS, **others) -> edgewise.SparsifyConfig:
     """A snapshot after every step."""
     asked = {"rows": ROWS, "save_minutes": 0, "tokens": str(steps * ROWS * CONTEXT), **others}

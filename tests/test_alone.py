@@ -1,6 +1,7 @@
 """Each layer by itself, and the loss over the words that matter: both against the plain thing that they stand for."""
 
 import itertools
+import math
 import signal
 
 import pytest
@@ -12,9 +13,9 @@ from runs import CONTEXT, ROWS, STEPS, before_step, farthest, save_host, save_te
 import edgewise
 from edgewise.attention.edge_gate import attention_modules, mode
 from edgewise.data import IGNORE, Batch, open_data
-from edgewise.evaluation import run_model
+from edgewise.evaluation import run_model, vocabulary_of
 from edgewise.posttraining import alone, words
-from edgewise.posttraining.objective import divergence
+from edgewise.posttraining.objective import compare
 from edgewise.posttraining.run import Run
 
 TOKENS = ROWS * CONTEXT
@@ -59,7 +60,7 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
             hook = module.register_forward_hook(lambda m, a, out, e=error: (out[0] + e, *out[1:]))
             disturbed = run_model(model, batch)
             hook.remove()
-            real = (divergence(disturbed.double(), own.double(), batch.targets) / asked).item()
+            real = (compare(disturbed.double(), own.double(), batch.targets).divergence / asked).item()
             estimated = (0.5 * ((error @ metrics[layer].double()) * error).sum() / asked).item()
             assert estimated == pytest.approx(real, rel=0.15), layer
 
@@ -184,27 +185,52 @@ def test_a_run_is_more_than_its_beginning(place, tmp_path):
 def few_words(monkeypatch):
     """As if the tiny vocabulary were a large one."""
     monkeypatch.setattr(words, "LIKELY", 40)
+    monkeypatch.setattr(words, "OTHERS", 8)
+
+
+def drawn_with(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_of_some_words_are_columns_of_all(place, kind, few_words):
-    model, batch = edgewise.load(place / kind), rows_of(place, kind, 4)
+    model, batch = edgewise.load(place / kind), rows_of(place, kind, 1)
+    vocabulary = vocabulary_of(model)
     likely = words.likely_words(model, batch, rows=2)
-    chosen, counted = words.words_of(batch, likely)
-    assert len(likely) == 40 and chosen.tolist() == sorted(
-        {*likely.tolist(), *batch.targets.flatten().tolist()} - {IGNORE}
-    )
+    chosen, counted = words.words_of(batch, likely, vocabulary, drawn_with(0))
+    certain = sorted({*likely.tolist(), *batch.targets.flatten().tolist()} - {IGNORE})
+    others = chosen.which[len(certain) :].tolist()
+    assert len(likely) == 40 and chosen.which[: len(certain)].tolist() == certain
+    assert len(set(others)) == 8 and not set(others) & set(certain)
     asked = batch.targets != IGNORE
-    assert torch.equal(chosen[counted.targets[asked]], batch.targets[asked])
+    assert torch.equal(chosen.which[counted.targets[asked]], batch.targets[asked])
     assert torch.equal(counted.targets == IGNORE, ~asked)
+    each = math.log((vocabulary - len(certain)) / 8)
     with torch.no_grad():
         whole = model(input_ids=batch.ids).logits
         with words.only(model.get_output_embeddings(), chosen):
             some = model(input_ids=batch.ids).logits
-        torch.testing.assert_close(some, whole[..., chosen])
+        expected = whole[..., chosen.which]
+        expected[..., len(certain) :] += each
+        torch.testing.assert_close(some, expected)
         assert torch.equal(model(input_ids=batch.ids).logits, whole)  # as it was
     mean = whole.softmax(-1).mean((0, 1))
     assert mean[likely].min() >= mean.topk(41).values[-1]
+
+
+@torch.no_grad()
+def test_a_sample_stands_for_all_other_words(place, few_words):
+    """On average over samples, the sum of exponentials is that over the whole vocabulary: nothing leaks out unseen."""
+    model, batch = edgewise.load(place / "llama"), rows_of(place, "llama", 1)
+    whole = model(input_ids=batch.ids).logits.double().exp().sum(-1)
+    likely, sums = words.likely_words(model, batch, rows=2), []
+    for seed in range(300):
+        chosen, _ = words.words_of(batch, likely, vocabulary_of(model), drawn_with(seed))
+        with words.only(model.get_output_embeddings(), chosen):
+            sums.append(model(input_ids=batch.ids).logits.double().exp().sum(-1))
+    ratio = torch.stack(sums) / whole
+    assert abs(ratio.mean().item() - 1) < 0.01 and (ratio.mean(0) - 1).abs().max() < 0.15
+    assert (ratio[0] - 1).abs().max() > 0.02  # one sample is not all
 
 
 @pytest.mark.parametrize("others", [{}, {"lora": 2}])
@@ -215,12 +241,18 @@ def test_a_step_over_the_words_that_matter(place, few_words, others):
     batch = run.data.train.take(ROWS)
     ce, dense_ce, _ = run.compute_gradients(batch, is_alone=False).tolist()
     assert run._likely is not None
-    chosen, counted = words.words_of(batch, run._likely)
+    chosen, counted = run._words(batch)
+    assert chosen is not None
     with torch.no_grad():
-        logits = run_model(run.dense, batch)[..., chosen]
+        logits = run_model(run.dense, batch)[..., chosen.which] + chosen.raised
     expected = F.cross_entropy(logits.flatten(0, 1), counted.targets.flatten(), ignore_index=IGNORE)
     assert dense_ce == pytest.approx(expected.item(), rel=1e-5) and ce != dense_ce
     assert any(p.grad is not None for p in run.inner.parameters())
+    again, _ = run._words(batch)
+    run.step_number += 1
+    later, _ = run._words(batch)
+    assert again is not None and later is not None
+    assert torch.equal(again.which, chosen.which) and not torch.equal(later.which, chosen.which)
 
 
 def test_a_small_vocabulary_is_taken_whole(place):

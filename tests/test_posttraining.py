@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import resource
 import shutil
 import signal
@@ -40,10 +41,10 @@ import edgewise
 from edgewise.data import IGNORE, Batch, open_data, shipped_data
 from edgewise.evaluation import cross_entropy, measure
 from edgewise.pocket import evaluate as pocket_evaluate
-from edgewise.posttraining import loop, summary
+from edgewise.posttraining import loop, objective, summary
 from edgewise.posttraining.config import RECIPES
 from edgewise.posttraining.controls import TOP_K, measure_masked, random_mask
-from edgewise.posttraining.objective import Multiplier, divergence, let_go
+from edgewise.posttraining.objective import Multiplier, compare, least_pressure, let_go
 from edgewise.posttraining.picture import draw_run
 from edgewise.posttraining.run import Run
 from edgewise.posttraining.snapshot import newest_whole
@@ -343,6 +344,16 @@ def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path, mon
         assert beta == pytest.approx(recipe.beta * margin * math.exp(-recipe.speed * (step - 1)))
 
 
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.5, 10), st.floats(0.01, 0.5))
+def test_pressure_is_held_and_then_falls_to_its_floor(share, hold, held, floor):
+    found = least_pressure(share, hold, held, floor)
+    assert floor <= found * (1 + 1e-9) and found <= held * (1 + 1e-9)
+    if hold and share <= hold:
+        assert found == held
+    assert least_pressure(1.0, hold, held, floor) == pytest.approx(floor if hold < 1 else held)
+    assert least_pressure(share, 0.0, held, floor) == floor
+
+
 @given(st.floats(0.01, 2.0), st.floats(1.0, 100.0))
 def test_pressure_is_let_go_little_by_little(density, least):
     floor = 0.3
@@ -502,6 +513,37 @@ def test_lora_without_peft_is_one_line(place, tmp_path, monkeypatch):
     assert code == 2 and "--lora needs peft" in said(err)
 
 
+# ------------------------------------------------------------------------------------------------- only attention
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_only_attention_leaves_all_other_weights_as_they_were(place, kind, lora):
+    run = a_run(place, kind, only_attention=True, lora=lora)
+    for _ in range(3):
+        run.step()
+    twin, _ = run.twin()
+    assert all(parameter.requires_grad for parameter in twin.parameters())
+    dense, moved = dict(run.dense.named_parameters()), set()
+    for name, parameter in twin.named_parameters():
+        if "edge_gate" not in name and not torch.equal(parameter, dense[name]):
+            moved.add(name)
+    assert moved and all("attn" in name for name in moved)
+    matrices = {name for name in dense if "attn" in name and name.endswith("weight")}
+    assert matrices <= moved  # adapters, too, are on each of them
+    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gates)
+
+
+def test_only_attention_goes_on_where_it_stopped(place, tmp_path):
+    whole = sparsify(place, tmp_path / "whole", only_attention=True)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
+        sparsify(place, tmp_path / "run", only_attention=True)
+    sparsify(place, tmp_path / "run", resume=True)
+    assert farthest(weights(tmp_path / "run"), weights(tmp_path / "whole")) == 0
+    assert whole.summary["settings"]["only_attention"]
+
+
 # ------------------------------------------------------------------------------------------------ what is reported
 
 
@@ -531,13 +573,40 @@ def test_pretrained_models_get_smaller_steps(place, monkeypatch):
 
     recipe = RECIPES["edgewise"]
     assert rates() == (recipe.learning_rate, recipe.threshold_rate)
-    monkeypatch.setattr("edgewise.posttraining.trained.SMALL", 0)
+    monkeypatch.setattr("edgewise.posttraining.config.SMALL", 0)
     weights_rate, threshold_rate = rates()
     assert weights_rate == 5e-5
     assert recipe.threshold_rate * 0.05 < threshold_rate < recipe.threshold_rate  # slowed, but by less
     assert rates(lr=1e-3) == (recipe.learning_rate, recipe.threshold_rate)
+    assert rates(only_attention=True)[0] == 2e-4
     if find_spec("peft"):
         assert rates(lora=2)[0] == 2e-4
+
+
+def test_the_ceiling_falls_as_slowly_as_thresholds_move(place):
+    """What it closes has to be made up for at the run's own learning rate."""
+    recipe = RECIPES["edgewise"]
+    assert recipe.b_end is not None
+    for lr, slower in ((recipe.learning_rate, 1), (recipe.learning_rate / 16, 4)):
+        run = a_run(place, lr=lr)
+        for steps, half_way in ((2 * slower * recipe.closing, True), (slower * recipe.closing, False)):
+            run.steps, run.step_number = steps, slower * recipe.closing // 2
+            for gate in run.gates:
+                gate.b.data.fill_(recipe.b)
+            run._lower_ceiling()
+            expected = (recipe.b + recipe.b_end) / 2 if half_way else recipe.b
+            assert all(gate.b.max().item() == pytest.approx(expected) for gate in run.gates)
+
+
+def test_validations_come_evenly_while_the_schedule_follows_the_pace(place, tmp_path, monkeypatch):
+    """The number of steps is estimated anew at each; a step that happens to divide by something is no reason to look."""
+    monkeypatch.setattr(loop, "steps_in_time", lambda step, *_: 240 + step % 24)
+    monkeypatch.setattr(loop, "_CHECKS", 6)
+    sparsify(place, tmp_path / "run", steps=150, minutes=60)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    looked = [line["step"] for line in lines if "held_out_ce" in line]
+    gaps = [b - a for a, b in itertools.pairwise(looked[:-1])]
+    assert len(looked) > 3 and min(gaps) >= 25
 
 
 def test_a_large_model_on_a_cpu_reads_less_held_out_text(place, monkeypatch):
@@ -643,8 +712,9 @@ def test_eval_prints_models_side_by_side(pocket_run, tmp_path):
 
 def test_eval_on_text(place, whole):
     twin = whole["edgewise"].folder
-    code, printed, _ = command("eval", place / "gpt2", twin, "--data", place / "text.txt")
+    code, printed, err = command("eval", place / "gpt2", twin, "--data", place / "text.txt")
     assert code == 0 and str(place / "gpt2") in printed and str(twin) in printed
+    assert len(re.findall(r"memory about \d+\.\d GB in all", err)) == 2  # before each of them
 
 
 def test_what_eval_refuses(place, pocket_run):
@@ -753,19 +823,28 @@ def test_masks_do_what_a_plain_loop_does(place):
 # ------------------------------------------------------------------------------------------------------- objective
 
 
-def test_the_fit_is_the_divergence_where_something_is_asked():
+@pytest.mark.parametrize("at_once", [1, 15, 10_000])
+def test_the_fit_is_the_divergence_where_something_is_asked(monkeypatch, at_once):
+    """Against the plain formulas and autograd, however few logits are looked at together."""
+    monkeypatch.setattr(objective, "_LOGITS_AT_ONCE", {"cpu": at_once})
     torch.manual_seed(0)
-    logits, dense, targets = torch.randn(2, 5, 7), torch.randn(2, 5, 7), torch.randint(0, 7, (2, 5))
+    logits, dense = torch.randn(2, 2, 5, 7, dtype=torch.float64)
+    targets = torch.randint(0, 7, (2, 5))
     targets[0, 1] = targets[1, 4] = IGNORE
-    asked = targets != IGNORE
-    p = dense.softmax(-1)
-    by_position = (p * (p.log() - logits.log_softmax(-1))).sum(-1)
-    assert divergence(logits, dense, targets).item() == pytest.approx(
-        by_position[asked].sum().item(), rel=1e-5
-    )
-    assert divergence(dense, dense, targets).item() == pytest.approx(0, abs=1e-6)
-    likely = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-    assert cross_entropy(logits, targets).item() == pytest.approx(-likely[asked].sum().item(), rel=1e-5)
+    asked, p, ours = targets != IGNORE, dense.softmax(-1), logits.clone().requires_grad_()
+    plain = (p * (p.log() - ours.log_softmax(-1))).sum(-1)[asked].sum()
+    ours_too = logits.clone().requires_grad_()
+    compared = compare(ours_too, dense, targets)
+    assert compared.divergence.item() == pytest.approx(plain.item(), rel=1e-12)
+    (3 * plain).backward()
+    (3 * compared.divergence).backward()
+    assert ours.grad is not None and ours_too.grad is not None
+    assert torch.allclose(ours.grad, ours_too.grad, atol=1e-12) and not ours_too.grad[~asked].any()
+    assert compare(dense, dense, targets).divergence.item() == pytest.approx(0, abs=1e-12)
+    for losses, x in ((compared.ce, logits), (compared.dense_ce, dense)):
+        likely = x.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+        assert losses.item() == pytest.approx(-likely[asked].sum().item(), rel=1e-12)
+        assert cross_entropy(x, targets).item() == pytest.approx(losses.item(), rel=1e-5)
 
 
 @given(

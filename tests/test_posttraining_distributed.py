@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import CONTEXT, ROWS, farthest, save_host, save_text, settings, snapshot_names, weights
+from runs import CONTEXT, ROWS, farthest, save_llama_and_text, settings, snapshot_names, weights
 
 import edgewise
 
@@ -51,10 +51,7 @@ for command in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("place")
-    save_host(place / "llama", "llama")
-    save_text(place / "text.txt")
-    return place
+    return save_llama_and_text(tmp_path_factory.mktemp("place"))
 
 
 def arguments(place: Path, out: Path, *others: object) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from rich.console import Console
 from rich.markup import escape
@@ -103,6 +104,25 @@ def rows_at_once(batch: Batch, vocabulary: int = 1) -> int:
     return max(1, min(_TOKENS_AT_ONCE, _LOGITS_AT_ONCE // vocabulary) // batch.ids.shape[1])
 
 
+def numbers_of_row(t: int, width: int, inner: int, heads: int, first: int = 0) -> int:
+    """What a row of t tokens takes while it passes a layer, `first` tokens before it: streams, what is inside an MLP, two
+    attention maps."""
+    return t * (12 * width + 3 * inner) + 2 * heads * t * (t + first)
+
+
+def width_inside_mlps(model: Any) -> int:
+    text = model.config.get_text_config()
+    return getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * text.hidden_size
+
+
+def peak(model: Any, batch: Batch) -> int:
+    """The bytes that measuring takes at most, with what the process holds already: a piece's logits and their softmax."""
+    vocabulary, t = vocabulary_of(model), batch.ids.shape[1]
+    width, heads = model.config.get_text_config().hidden_size, gates_of(model)[0].heads
+    row = 2 * t * vocabulary + numbers_of_row(t, width, width_inside_mlps(model), heads)
+    return psutil.Process().memory_info().rss + 4 * rows_at_once(batch, vocabulary) * row
+
+
 def vocabulary_of(model: nn.Module) -> int:
     """Words whose logits a model computes."""
     found: Any = model
@@ -163,8 +183,10 @@ def evaluate_models(
     context: int | None = None,
     tokens: int = 65_536,
     sinks: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Measured]:
-    """Measure models on the same rows: one, or a dense model and its twin side by side.
+    """Measure models on the same rows: one, or a dense model and its twin side by side. `say` is told how much memory that
+    will take.
 
     >>> edgewise.evaluate_models(["pocket", "runs/pocket-sparse"])
     """
@@ -181,6 +203,7 @@ def evaluate_models(
     results = {}
     for name in names:
         model = load(name)
+        say(f"{name}: memory about {peak(model, batch) / 2**30:.1f} GB in all")
         pieces = -(-len(batch.ids) // rows_at_once(batch, vocabulary_of(model)))
         with Progress(transient=True) as progress:
             task = progress.add_task(escape(str(name)), total=pieces)

@@ -1,7 +1,8 @@
 """What can be asked of a run: one dataclass is the API, the command line and its help."""
 
+import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,8 +25,8 @@ class Recipe:
     """No gate's offset may stay above a ceiling that falls from b to this, so that attention spread thin over many keys,
     which no pressure near the threshold reaches, has to give way."""
     closing: int
-    """Steps in which it falls. What it closes takes as long to make up for: a run of less than twice as many steps goes
-    without."""
+    """Steps in which it falls, more where thresholds are slowed. What it closes takes as long to make up for: a run of less
+    than twice as many steps goes without."""
     sampled: bool
     """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
     distilled: bool
@@ -35,17 +36,21 @@ class Recipe:
     relative_pressure: bool
     """Press on the logarithm of the density instead of the density."""
     hold: float
-    """Share of the run in which the multiplier may rise above its start but not fall below: edges go first, then the loss
-    comes back. A multiplier that yields at once never gets past what hurts at first. Afterwards it may fall little by
-    little, to the floor at the end: one that falls faster lets edges back in."""
+    """Share of the run in which the multiplier may not fall below `held`: edges go first, then the loss comes back. A
+    multiplier that yields at once never gets past what hurts at first. Afterwards it may fall little by little, to the floor
+    at the end: one that falls faster lets edges back in."""
+    held: float
+    """In margins: half the loss that may be given up buys half the pressure."""
     beta: float
-    """The multiplier's start, in margins: half the loss that may be given up buys half the pressure."""
+    """The multiplier's start, in margins."""
     floor: float
     """Its least value, in margins."""
     ceiling: float
     """Its largest value, in margins."""
     speed: float
     """Its largest relative change in one step."""
+    swing: float
+    """And in the whole run, in powers of e: what comes of a change is seen late where weights follow slowly."""
     learning_rate: float
     threshold_rate: float
     """Learning rate of the gates' thresholds b."""
@@ -53,6 +58,10 @@ class Recipe:
     """Steps."""
     decay: float
     """Share of the run over which the rates fall to zero."""
+    averaged: float
+    """Share of the run that the twin is an average of, 0 for the weights of its last step. At a rate that gets anywhere in a
+    pretrained model, a step's noise alone costs more than the margin; the average has little of it, and the multiplier goes
+    by what the average loses on held-out text. Not with FSDP."""
     rows: int
     """Rows to a step, over all machines."""
 
@@ -68,14 +77,17 @@ RECIPES = {
         paired=True,
         relative_pressure=True,
         hold=0.6,
+        held=5.0,
         beta=5.0,
         floor=0.3,
         ceiling=100.0,
         speed=0.03,
+        swing=math.inf,
         learning_rate=1e-3,
         threshold_rate=0.1,
         warmup=50,
         decay=0.6,
+        averaged=0.0,
         rows=16,
     ),
     "paper": Recipe(
@@ -88,17 +100,47 @@ RECIPES = {
         paired=False,
         relative_pressure=False,
         hold=0.0,
+        held=0.0,
         beta=10.0,
         floor=0.1,
         ceiling=1e6,
         speed=0.02,
+        swing=math.inf,
         learning_rate=1e-3,
         threshold_rate=0.0,
         warmup=50,
         decay=0.5,
+        averaged=0.0,
         rows=16,
     ),
 }
+SMALL = 5_000_000
+"""Parameters of a model that bears the recipe as it is."""
+PRETRAINED = {
+    "edgewise": replace(
+        RECIPES["edgewise"],
+        b_end=None,
+        hold=1.0,
+        held=0.75,
+        beta=2.0,
+        floor=0.1,
+        ceiling=3.0,
+        swing=16.0,
+        decay=0.5,
+        averaged=0.05,
+    ),
+    "paper": RECIPES["paper"],
+}
+"""For larger models. Their weights follow so slowly that what high pressure takes away does not come back: so it stays low,
+and moves slowly. But not too low: with the loss at the margin, a factor of e in density is worth 1.6 margins (stories15M),
+and less pressure than about that lets back edges which training would have made up for. Nor does a ceiling on b let
+attention back that they need spread thin."""
+
+
+def recipe_for(name: str, parameters: int) -> Recipe:
+    """The recipe for a model of a size."""
+    return (RECIPES if parameters <= SMALL else PRETRAINED)[name]
+
 
 DEFAULT_MINUTES = 15.0
 LONGEST_CONTEXT = 1024
@@ -139,7 +181,7 @@ class SparsifyConfig:
     """Another start for the gate's offset than the recipe's."""
     lr: float | None = None
     """Another highest learning rate than the usual one: 1e-3 for models of up to 5M parameters, 5e-5 for larger ones, 2e-4
-    for their adapters."""
+    for their adapters or attention alone."""
     context: int | None = None
     """Tokens to a row; the model's own context (at most 1024) if not given."""
     rows: int | None = None
@@ -149,6 +191,9 @@ class SparsifyConfig:
     alone: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
     """Begin with each layer's attention by itself, for so many of the run's tokens: cheaper. Rows are gone over four times
     and count each time. For pretrained models."""
+    only_attention: bool = False
+    """Train only attention's own weights, or adapters of these: MLPs, norms and embeddings stay the dense model's. A step is
+    cheaper, and a pretrained model bears a higher --lr."""
     lora: int | None = None
     """Train LoRA adapters of this rank instead of all weights (needs peft), merged into the twin at the end."""
     precision: Literal["float32", "bf16"] = "float32"

@@ -30,10 +30,13 @@ from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import Measured, cross_entropy, measure, parts, run_model
-from edgewise.posttraining.objective import divergence, schedule
+from edgewise.posttraining.objective import compare, schedule
 from edgewise.posttraining.snapshot import explained
+from edgewise.posttraining.trained import train_only_attention
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from edgewise.posttraining.run import Run
     from edgewise.posttraining.screen import Screen
 
@@ -126,7 +129,10 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
 def train_masked(run: "Run", model: nn.Module, mask: Mask | None, screen: "Screen") -> None:
     """Post-train a dense model behind a mask: the run's own fit, rates, rows and number of steps."""
     recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
-    optimizer = torch.optim.AdamW(model.parameters(), lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
+    if run.config.only_attention:
+        train_only_attention(model)
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
     model.train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
@@ -139,11 +145,11 @@ def train_masked(run: "Run", model: nn.Module, mask: Mask | None, screen: "Scree
             with masked(model, mask):
                 logits = run_model(model, piece)
             if recipe.distilled and mask is not None:
-                loss = divergence(logits, run.dense_logits(piece), piece.targets)
+                loss = compare(logits, run.dense_logits(piece), piece.targets).divergence
             else:  # the dense model cannot learn from itself, but it can from text
                 loss = cross_entropy(logits, piece.targets)
             (loss / asked).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         optimizer.zero_grad()
     model.eval()
@@ -169,7 +175,7 @@ def run_controls(
         "random": random_mask(twin.density_per_head, context, run.config.seed),
         "dense": None,
     }
-    results: dict[str, Any] = known or {"threshold": thresholds(run, held_out)}
+    results: dict[str, Any] = known or {"threshold": thresholds(run.dense, held_out)}
     for name, mask in masks.items():
         if f"{name}, trained" in results:
             continue
@@ -211,11 +217,11 @@ def load_control(folder: Path, dense: nn.Module) -> Mask:
     return TOP_K[content["kind"]](torch.tensor(content["edges_per_query"]))
 
 
-def thresholds(run: "Run", held_out: Batch) -> list[dict[str, float]]:
+def thresholds(dense: "PreTrainedModel", held_out: Batch) -> list[dict[str, float]]:
     """The training-free curve."""
     found = []
     for threshold in THRESHOLDS:
-        model = gate(copy.deepcopy(run.dense), GateConfig("relative", b=-math.log(threshold)))
+        model = gate(copy.deepcopy(dense), GateConfig("relative", b=-math.log(threshold)))
         measured = measure(model, held_out)
         found.append({"threshold": threshold, "density": measured.density, "ce": measured.ce})
     return found

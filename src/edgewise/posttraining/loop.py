@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from edgewise.posttraining.summary import summarize
 
 _CHECKS = 24  # validations in a run
 _CHECK_TOKENS = 16_384  # held-out tokens of a validation on the way; the last one takes all
-# parameters; the held-out text of a larger model is as short as a validation on the way
+# parameters; a larger model is held to as much text as others are on the way, and on the way to a quarter of it
 _LARGE_ON_A_CPU = 50_000_000
 _SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
 _SAVE, _INTERRUPT, _TIME_UP, _STEPS = range(4)  # what processes tell each other
@@ -166,11 +166,11 @@ def training_data(
     if tokenizer is None:
         raise EdgewiseError("reading text needs a tokenizer; give tokenizer=..., or the model by name")
     context = config.context or min(own, LONGEST_CONTEXT)
-    tokens = _CHECK_TOKENS if _is_slow(model) else HELD_OUT_TOKENS
+    tokens = _CHECK_TOKENS if is_slow(model) else HELD_OUT_TOKENS
     return open_data(data, tokenizer, context, config.seed, valid=config.valid, held_out_tokens=tokens)
 
 
-def _is_slow(model: PreTrainedModel) -> bool:
+def is_slow(model: PreTrainedModel) -> bool:
     """Whether reading much held-out text would take minutes, before the first step and after the last."""
     return not torch.accelerator.is_available() and model.num_parameters() > _LARGE_ON_A_CPU
 
@@ -187,6 +187,8 @@ def _restore_or_plan(
         _check_same(run, position, dense)
         run.restore(position["folder"], position)
         now = run.step_number
+        if position.get("recipe") != json.loads(json.dumps(asdict(run.recipe))):
+            screen.say("the recipe is another now than when this run was begun: it goes on with the new one")
         begun = position["config"]
         if all(begun[key] == getattr(config, key) for key in ("tokens", "minutes")):
             screen.say(
@@ -236,11 +238,14 @@ def _train(run: Run, screen: Screen) -> str:
     """Steps until something says stop; gives what it was."""
     config, accelerator = run.config, run.accelerator
     log = Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
-    check_rows = max(accelerator.num_processes, _CHECK_TOKENS // run.data.train.context)
+    check_tokens = _CHECK_TOKENS // (4 if is_slow(run.dense) else 1)
+    check_rows = max(accelerator.num_processes, check_tokens // run.data.train.context)
     # of the same rows, because a part of the text is easier or harder than all of it
     all_rows = check_rows >= len(run.data.held_out.ids)
     dense_ce = run.target if all_rows else run.validate_dense(check_rows).ce
     first, began, saved = run.step_number, time.monotonic(), time.monotonic()
+    # counted from where the run before it was interrupted would have looked last
+    checked_at = first - first % max(1, run.steps // _CHECKS)
     pace_from, pace_began = first, began  # of the kind of steps that is being done
     first_gap: float | None = None
     deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
@@ -276,7 +281,8 @@ def _train(run: Run, screen: Screen) -> str:
                 log.write(run, **_multiplier(run), **losses)
             line(seen)
             last = run.step_number == run.steps or seen.flags[_TIME_UP]
-            if last or run.step_number % max(1, run.steps // _CHECKS) == 0:
+            if last or run.step_number - checked_at >= max(1, run.steps // _CHECKS):
+                checked_at = run.step_number
                 checked = run.validate(check_rows)
                 if not math.isfinite(checked.ce):
                     raise Diverged("the held-out loss is not a number", run)
@@ -289,7 +295,7 @@ def _train(run: Run, screen: Screen) -> str:
                         "beta": run.multiplier.beta,
                     }
                     accelerator.log(values, step=run.step_number)
-                run.held_out_density = checked.density
+                run.take_notice(checked, dense_ce)
                 reached = config.density is not None and checked.density <= config.density
                 if reached and checked.ce <= dense_ce + config.margin:
                     stopped = f"density {config.density} reached"
@@ -312,7 +318,7 @@ def _train(run: Run, screen: Screen) -> str:
 
 
 def _multiplier(run: Run) -> dict[str, Any]:
-    return {"beta": run.multiplier.beta, "gap": run.multiplier.gap}
+    return {"beta": run.multiplier.beta, "gap": run.multiplier.gap, "expected_gap": run.multiplier.expected}
 
 
 def _held_out(checked: Measured) -> dict[str, float]:

@@ -7,8 +7,9 @@ E is the expected number of open edges, L the cross-entropy. The constraint beco
     loss = fit + beta * pressure
     log beta <- log beta + speed * clip((margin - gap) / margin, -1, 1)
 
-where `gap` is a moving average of L - L_dense. Pressure rises while there is room under the constraint and backs off by
-itself when there is none. The recipes' objectives differ in three places (`config.py` has the rest of what they differ in):
+where `gap` is a moving average of L - L_dense, corrected by what validations find if the twin is an average of many steps.
+Pressure rises while there is room under the constraint and backs off by itself when there is none. The recipes' objectives
+differ in three places (`config.py` has the rest of what they differ in):
 
                 paper                                   edgewise
     fit         L                                       KL(dense || twin), position by position
@@ -23,9 +24,9 @@ to follow.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from edgewise.data import IGNORE
@@ -45,25 +46,83 @@ class Multiplier:
     """Share of the old moving average that stays at each step."""
     gap: float | None = field(default=None, init=False)
     """Moving average of the distance from the dense model's loss, in nats."""
+    correction: float | None = field(default=None, init=False)
+    """By how much the twin that would be saved is further from it, on held-out text, than the moving average says."""
+
+    @property
+    def expected(self) -> float:
+        """How far the twin that would be saved is from the dense model's loss, as far as known."""
+        return (self.gap or 0.0) + (self.correction or 0.0)
+
+    def correct(self, gap: float) -> None:
+        """Take notice of what was measured on held-out text: half of it, because that has its chance too."""
+        found = gap - (self.gap or 0.0)
+        self.correction = found if self.correction is None else (self.correction + found) / 2
 
     def update(self, gap: float, margin: float, least: float = 0.0) -> None:
         """Take notice of one batch: how far the twin is from the dense model, how far it may be, and how low beta may go."""
         self.gap = gap if self.gap is None else self.memory * self.gap + (1 - self.memory) * gap
-        room = max(-1.0, min(1.0, (margin - self.gap) / margin))
+        room = max(-1.0, min(1.0, (margin - self.expected) / margin))
         self.beta = max(self.floor, least, min(self.ceiling, self.beta * math.exp(self.speed * room)))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"beta": self.beta, "gap": self.gap}
+        return {"beta": self.beta, "gap": self.gap, "correction": self.correction}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.beta, self.gap = state["beta"], state["gap"]
+        self.beta, self.gap, self.correction = state["beta"], state["gap"], state.get("correction")
 
 
-def divergence(logits: Tensor, dense: Tensor, targets: Tensor) -> Tensor:  # -> sum, in nats
-    """KL(dense || twin), summed over the positions that ask for something."""
-    asked = targets.flatten() != IGNORE
-    ours, theirs = (x.flatten(0, 1)[asked].float().log_softmax(-1) for x in (logits, dense))
-    return F.kl_div(ours, theirs, log_target=True, reduction="sum")
+class Compared(NamedTuple):
+    """The twin beside the dense model, summed over the positions that ask for something, in nats."""
+
+    divergence: Tensor
+    """KL(dense || twin). Only this is differentiable, and only in the twin."""
+    ce: Tensor
+    dense_ce: Tensor
+
+
+def compare(
+    logits: Tensor, dense: Tensor, targets: Tensor
+) -> Compared:  # 2 x [rows, t, vocabulary], [rows, t]
+    """All that a step asks of the two models' predictions, from one pass over them."""
+    return Compared(*_Compare.apply(logits.flatten(0, 1), dense.flatten(0, 1), targets.flatten()))
+
+
+_LOGITS_AT_ONCE = {
+    "cpu": 1 << 18
+}  # 1 MB, which stays in the cache from the first of some ten passes to the last
+_LOGITS_AT_ONCE_ELSEWHERE = 1 << 24
+
+
+class _Compare(torch.autograd.Function):
+    """Some positions at a time, so that nothing of the logits' size is held besides the gradient, p_twin - p_dense."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, dense: Tensor, targets: Tensor):  # pyright: ignore
+        at_once = _LOGITS_AT_ONCE.get(logits.device.type, _LOGITS_AT_ONCE_ELSEWHERE)
+        real = torch.promote_types(logits.dtype, torch.float32)
+        sums = torch.zeros(3, dtype=real, device=logits.device)
+        gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        for first in range(0, len(targets), step := max(1, at_once // logits.shape[-1])):
+            here = slice(first, first + step)
+            asked = (targets[here] != IGNORE).to(real)[:, None]
+            ours, theirs = (x[here].to(real).log_softmax(-1) for x in (logits, dense))
+            p = theirs.exp()
+            sums[0] += ((theirs - ours).mul_(p) * asked).sum()
+            for place, x in ((1, ours), (2, theirs)):
+                sums[place] -= (x.gather(-1, targets[here, None].clamp(min=0)) * asked).sum()
+            if gradient is not None:
+                gradient[here] = ours.exp_().sub_(p).mul_(asked)
+        ctx.gradient = gradient
+        divergence, ce, dense_ce = sums
+        ctx.mark_non_differentiable(ce, dense_ce)
+        return divergence, ce, dense_ce
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, arriving: Tensor, *_: Any):  # pyright: ignore
+        gradient, ctx.gradient = ctx.gradient, None  # in place: it is as large as the logits
+        return gradient.mul_(arriving), None, None
 
 
 def schedule(step: int, steps: int, warmup: int, decay: float) -> float:
@@ -73,17 +132,17 @@ def schedule(step: int, steps: int, warmup: int, decay: float) -> float:
     return warm * (0.5 - 0.5 * math.cos(math.pi * min(1.0, left)))
 
 
-def ceiling(step: int, b: float, end: float, steps: int) -> float:
+def ceiling(step: int, b: float, end: float, steps: float) -> float:
     """The highest offset a gate may have: from `b` down to `end` over the first `steps` steps."""
     return b + (end - b) * min(1.0, step / steps)
 
 
-def least_pressure(share: float, hold: float, beta: float, floor: float) -> float:
-    """The lowest the multiplier may be at a share of the run: its start while it is held, then evenly (in its logarithm)
+def least_pressure(share: float, hold: float, held: float, floor: float) -> float:
+    """The lowest the multiplier may be at a share of the run: `held` in the share `hold`, then evenly (in its logarithm)
     down to the floor at the end."""
     if not hold:
         return floor
-    return beta * (floor / beta) ** max(0.0, (share - hold) / (1 - hold))
+    return held if share <= hold else held * (floor / held) ** ((share - hold) / (1 - hold))
 
 
 def let_go(least: float, floor: float, density: float) -> float:

@@ -36,16 +36,24 @@ from edgewise.evaluation import (
     vocabulary_of,
 )
 from edgewise.posttraining import alone, snapshot
-from edgewise.posttraining.config import RECIPES, SparsifyConfig
-from edgewise.posttraining.objective import Multiplier, ceiling, divergence, least_pressure, let_go, schedule
+from edgewise.posttraining.average import Average
+from edgewise.posttraining.config import SparsifyConfig, recipe_for
+from edgewise.posttraining.objective import Multiplier, ceiling, compare, least_pressure, let_go, schedule
 from edgewise.posttraining.shares import pairs_of, share_of
-from edgewise.posttraining.trained import can_fuse, parameter_groups, usual_rate, with_lora
-from edgewise.posttraining.words import TOKENS, is_large, likely_words, only, words_of
+from edgewise.posttraining.trained import (
+    can_fuse,
+    parameter_groups,
+    train_only_attention,
+    usual_rate,
+    with_lora,
+)
+from edgewise.posttraining.words import TOKENS, Words, is_large, likely_words, only, words_of
 
 # At every snapshot it would say that tied weights are saved once.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 
 
+_LONG = 4000
 SAFETY = 0.8
 """Share of the margin that the multiplier aims at: what holds on training batches should hold on held-out text too."""
 
@@ -84,7 +92,7 @@ class Run:
 
     def __init__(self, model: PreTrainedModel, data: Data, config: SparsifyConfig, accelerator: Accelerator):
         self.config, self.data, self.accelerator = config, data, accelerator
-        self.recipe = RECIPES[config.recipe]
+        self.recipe = recipe_for(config.recipe, model.num_parameters())
         self.rows = config.rows or self.recipe.rows
         processes = accelerator.num_processes
         if self.rows % (processes * config.accumulate):
@@ -106,13 +114,18 @@ class Run:
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
             part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
-        trained = twin if config.lora is None else with_lora(twin, config.lora, config.seed)
+        if config.only_attention:
+            train_only_attention(twin)
+        trained = twin
+        if config.lora is not None:
+            trained = with_lora(twin, config.lora, config.seed, config.only_attention)
         self._unembeddings: list[Any] = [each.get_output_embeddings() for each in (self.dense, twin)]
         groups = [{"params": found} for found in parameter_groups(trained)]
         optimizer = torch.optim.AdamW(
             groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=can_fuse(accelerator)
         )
         self.model, self.optimizer = accelerator.prepare(trained, optimizer)
+        self.average = self._averaging()
         self.gates = gates_of(self.inner)
         self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
         self.multiplier = Multiplier(
@@ -144,10 +157,32 @@ class Run:
     def tokens_per_step(self) -> int:
         return self.rows * self.data.train.context
 
+    def _averaging(self) -> Average | None:
+        """The average that will be the twin. FSDP has weights in parts, of which snapshots would hold one process's."""
+        if not self.recipe.averaged or self.accelerator.distributed_type == DistributedType.FSDP:
+            return None
+        average = Average(p for p in self.model.parameters() if p.requires_grad)
+        accelerator, file = self.accelerator, "average.safetensors"
+        accelerator.register_save_state_pre_hook(
+            lambda _models, _weights, folder: (
+                average.save(Path(folder, file)) if accelerator.is_main_process else None
+            )
+        )
+
+        def load(_models: Any, folder: str) -> None:
+            if Path(folder, file).is_file():  # a run that was begun without an average begins one now
+                average.load(Path(folder, file))
+
+        accelerator.register_load_state_pre_hook(load)
+        return average
+
     def _rates(self) -> tuple[float, float]:
         usual = self.recipe.learning_rate
         rate = self.config.lr or min(
-            usual, usual_rate(self.dense.num_parameters(), self.config.lora is not None)
+            usual,
+            usual_rate(
+                self.dense.num_parameters(), self.config.lora is not None or self.config.only_attention
+            ),
         )
         # thresholds are slowed with the weights, so that these can follow; but by less, or they would never arrive
         return rate, self.recipe.threshold_rate * (rate / usual) ** 0.5
@@ -190,13 +225,18 @@ class Run:
         words, part = self._words(part)
         with self._autocast(), only(self._unembeddings[1], words), tap(self.inner) as seen:
             logits = run_model(self.model, part)
-        ce = cross_entropy(logits, part.targets) / asked
-        fit, dense_ce = ce, torch.zeros_like(ce)
+        compared = None
         if self.recipe.distilled or self.recipe.paired:
             with only(self._unembeddings[0], words):
                 dense = self.dense_logits(part)
-            dense_ce = cross_entropy(dense, part.targets) / asked
-            fit = divergence(logits, dense, part.targets) / asked if self.recipe.distilled else ce
+            compared = compare(logits, dense, part.targets)
+            del dense
+        if compared is not None and self.recipe.distilled:
+            fit, ce = compared.divergence / asked, compared.ce / asked
+        else:
+            fit = ce = cross_entropy(logits, part.targets) / asked
+        dense_ce = torch.zeros_like(ce) if compared is None else compared.dense_ce / asked
+        del logits  # both are as large as their gradient, which comes now
         density = seen.expected_density.mean() * share
         loss = fit + self._pressure * density
         # DDP and FSDP average over processes; these are shares of a sum
@@ -224,14 +264,16 @@ class Run:
             )
         return torch.tensor([cost, 0.0, density], device=self.accelerator.device)
 
-    def _words(self, part: Batch) -> tuple[Tensor | None, Batch]:
+    def _words(self, part: Batch) -> tuple[Words | None, Batch]:
         """The words whose logits are computed, None for all, and the batch with its targets among them."""
+        vocabulary = len(self._unembeddings[0].weight)
         sharded = self.accelerator.distributed_type == DistributedType.FSDP
-        if not self.recipe.paired or sharded or not is_large(len(self._unembeddings[0].weight)):
+        if not self.recipe.paired or sharded or not is_large(vocabulary):
             return None, part
         if self._likely is None:
             self._likely = likely_words(self.dense, self._first_rows(TOKENS), self.part_rows)
-        return words_of(part, self._likely)
+        draw = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.step_number)
+        return words_of(part, self._likely, vocabulary, draw)
 
     def _first_rows(self, tokens: int) -> Batch:
         """The rows that the run began with: whatever is estimated from them is the same after a resume."""
@@ -266,15 +308,23 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._lower_ceiling()
+        if self.average is not None and not is_alone:
+            self.average.update(self.recipe.averaged * self._horizon)
         margin, recipe = self.config.margin, self.recipe
         least = at.least_pressure
         if self.config.density is not None:
             least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
+        self.multiplier.speed = recipe.speed if is_alone else min(recipe.speed, recipe.swing / self._horizon)
         self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
         self.density = density
         self.step_number += 1
         self.seconds += time.monotonic() - began
         return seen
+
+    @property
+    def _horizon(self) -> int:
+        """The steps of all layers that averages and pressure are spread over: those of a very long run need no more."""
+        return min(self.steps - self.alone_steps, _LONG)
 
     @property
     def _place(self) -> "_Place":
@@ -283,14 +333,14 @@ class Run:
         recipe, step, steps = self.recipe, self.step_number - self.alone_steps, self.steps - self.alone_steps
         if step < 0:
             return _Place(schedule(self.step_number, self.steps, recipe.warmup, 0.0), recipe.floor)
-        pressure = least_pressure(step / steps, recipe.hold, recipe.beta, recipe.floor)
+        pressure = least_pressure(step / steps, recipe.hold, recipe.held, recipe.floor)
         return _Place(schedule(step, steps, recipe.warmup, recipe.decay), pressure)
 
     def _begin_together(self) -> None:
         """Forget what belongs to the layers' own losses: gradients have another size now, most weights get their first, and
         the loss is real."""
         self.optimizer.state.clear()
-        self.multiplier.gap = None
+        self.multiplier.gap = self.multiplier.correction = None
 
     def _next_batch(self) -> Batch:
         """New rows, or those of the step before while layers alone go over the same ones again."""
@@ -311,8 +361,9 @@ class Run:
         recipe, start = self.recipe, self.config.gate_config.b
         if recipe.b_end is not None and self.config.gate_config.learned:
             step, steps = self.step_number - self.alone_steps, self.steps - self.alone_steps
-            end = min(recipe.b_end, start) if steps >= 2 * recipe.closing else start
-            highest = ceiling(max(0, step), start, end, recipe.closing)
+            closing = recipe.closing * recipe.threshold_rate / self.rates[1]  # as slowly as thresholds move
+            end = min(recipe.b_end, start) if steps >= 2 * closing else start
+            highest = ceiling(max(0, step), start, end, closing)
             for each in self.gates:
                 each.b.clamp_(max=highest)
 
@@ -365,7 +416,14 @@ class Run:
 
     def validate(self, rows: int | None = None) -> Measured:
         """The twin on held-out rows, gates as they will be used."""
-        return self._measure(self.model, rows)
+        with self.average.applied() if self.average is not None else contextlib.nullcontext():
+            return self._measure(self.model, rows)
+
+    def take_notice(self, checked: Measured, dense_ce: float) -> None:
+        """Of a validation."""
+        self.held_out_density = checked.density
+        if self.average is not None and self.step_number > self.alone_steps:
+            self.multiplier.correct(checked.ce - dense_ce)
 
     def validate_dense(self, rows: int | None = None) -> Measured:
         return self._measure(self.dense, rows)
@@ -401,6 +459,7 @@ class Run:
             "held_out_density": self.held_out_density,
             "target": self.target,
             "multiplier": self.multiplier.state_dict(),
+            "recipe": asdict(self.recipe),
             # rows that are gone over again have to be taken again
             "data": {
                 "name": self.data.train.name,
@@ -429,7 +488,10 @@ class Run:
 
     def twin(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
         """The finished twin and, where its weights are spread over processes, all of them on the main one."""
-        inner = self.inner
+        if self.average is not None:
+            self.average.swap()
+            self.average = None
+        inner = self.inner.requires_grad_()
         for part, p in self._dropout:
             part.p = p
         if self.config.lora is not None:

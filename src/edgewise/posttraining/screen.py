@@ -51,14 +51,15 @@ class Screen:
         stops = [f"density {config.density:.2%}"] if config.density is not None else []
         rows = {
             "model": f"{name}: {trained / 1e6:.2f}M trained parameters"
-            + (f" (LoRA, rank {config.lora})" if config.lora else ""),
+            + (f" (LoRA, rank {config.lora})" if config.lora else "")
+            + (" (only attention)" if config.only_attention else ""),
             "recipe": f"{config.recipe}, gate {gate.kind} from b = {gate.b:g}, learning rate {run.rates[0]:g}",
             "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
             "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens"
             + "".join(f", or until {stop}" for stop in stops),
             "time": f"about {span((steps - alone_left) * seconds + alone_seconds)} "
             f"({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
-            "memory": f"about {memory_of(run) / 2**30:.1f} GB",
+            "memory": f"about {memory_of(run, 0 if run.average is None else 4) / 2**30:.1f} GB",
             "keep": f"held-out loss <= {dense.ce:.4f} + {config.margin:g} nats ({dense.tokens:,} tokens)",
             "results": str(config.out),
         }
@@ -109,7 +110,7 @@ class Screen:
                 f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
             )
         return (
-            f"loss {seen.dense_ce:.3f} {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
+            f"loss {seen.dense_ce:.3f} {run.multiplier.expected:+.4f} (may {run.config.margin:+g}) · "
             f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
         )
 
@@ -136,9 +137,10 @@ def span(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def memory_of(run: "Run") -> int:
-    """What the measured steps took at most, and the optimizer's two moments, which come with the first update."""
-    moments = 8 * sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+def memory_of(run: "Run", more: int = 0) -> int:
+    """What the measured steps took at most, and what comes with the first update: the optimizer's two moments, and maybe
+    some more bytes for each weight that is trained."""
+    moments = (8 + more) * sum(p.numel() for p in run.model.parameters() if p.requires_grad)
     if run.accelerator.device.type == "cuda":
         import torch
 

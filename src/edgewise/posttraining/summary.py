@@ -46,6 +46,7 @@ def summarize(
             "rows": run.rows,
             "learning_rate": run.rates[0],
             "lora": config.lora,
+            "only_attention": config.only_attention,
             "precision": config.precision,
             "processes": run.accelerator.num_processes,
         },
