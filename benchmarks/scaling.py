@@ -23,7 +23,7 @@ from edgewise.costs.memory import Setup
 from edgewise.costs.plan import PROMPT_TOKENS, plan
 from edgewise.costs.screen import short, span
 from edgewise.costs.shape import Shape, find_shape, shape_of
-from edgewise.posttraining.config import RECIPES
+from edgewise.posttraining.config import PRETRAINED
 from edgewise.transcoder.config import TranscoderConfig
 
 LLAMA = {"dtype": "bfloat16", "max_position_embeddings": 131_072}
@@ -47,7 +47,7 @@ CONFIGS = {
     ),
 }  # fmt: skip
 CONTEXTS = (1024, 8192, 32_768, 131_072)
-RECIPE = RECIPES["edgewise"]
+RECIPE = PRETRAINED["edgewise"]
 TWO_CORES = ThisMachine(150e9)
 """Two cores of 75 GFLOP/s: the machine on which all measured figures of the documentation were taken."""
 DOCUMENT = Path(__file__).parent.parent / "docs/scaling.md"

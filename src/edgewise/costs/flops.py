@@ -10,11 +10,12 @@ kernel multiplies in full. W is the number of words whose logits are computed (`
                                 gated attention 10 L H d K: scores again, dO V^T, dV, dQ, dK
     sparsify                    6 (P + W D) + 14 L H d K; where the recipe asks the dense model, its 2 (P + W D) + 4 L H d K
     sparsify --lora r           4 (P + W D) + 6 r (inputs and outputs of all maps) in place of 6 (P + W D)
+    sparsify --only-attention   4 (P + W D) + 2 (attention's weights); with --lora, only its maps have adapters
     patching all heads          2 directions x H heads x (layers from l on, l = 0..L-1) = H L (L + 1) layers of each prompt
     EAP-IG                      for each step a forward pass, a backward pass without weights' gradients, and 2 D for each
                                 edge and token; its curve, 2 D for each edge, token and point
     transcoder, F features      model 2 P + 4 L H d K; encoders 4 L F D (inputs need no gradient), decoders 3 F D L (L + 1)
-    trace of t tokens           each target walks back: L (4 t D H d + 2 t^2 H d); heads' shares do so at L / 2 strengths
+    trace of t tokens           each target walks back: L (4 t D H d + 2 t^2 H d); heads' shares do so at many strengths
 
 Element-wise work is not counted, with one exception: without a fused kernel, which there is for a CPU only, the gate's row
 passes go through memory some 75 times, and on a GPU that takes longer than the products (`ROW_BYTES`).
@@ -26,8 +27,9 @@ from edgewise.attention import gate
 from edgewise.circuits.curve import grid
 from edgewise.costs.shape import Shape
 from edgewise.posttraining.config import Recipe
-from edgewise.posttraining.words import LIKELY, is_large
-from edgewise.tracing.memory import KEPT
+from edgewise.posttraining.words import LIKELY, OTHERS, is_large
+from edgewise.tracing.memory import KEPT, LINKS
+from edgewise.tracing.shares import gauss
 
 ROW_BYTES = {False: (126, 294), True: (415, 615)}
 """By whether gates are sampled: bytes that `gate.forward_rows` and `gate.backward_rows` read and write for each pair of a
@@ -36,8 +38,6 @@ query and a key. Counted, not estimated: a test counts again."""
 # What a trace finds depends on the prompt; these are `pocket`'s on eight tokens.
 ACTIVE = 12
 """Active features of a layer and token."""
-LINKS = 12
-"""Links of each that is left."""
 _CONTEXT_TOKENS, _TAKEN_AWAY, _PATHS = (
     32_768,
     120,
@@ -85,11 +85,11 @@ def layers_forward(shape: Shape, K: float) -> float:
 
 
 def words_at_once(shape: Shape, recipe: Recipe, tokens: int, sharded: bool) -> int:
-    """W for so many tokens at once: all words, or where `posttraining.run` takes only likely ones and those of the text, at
-    most as many as that can be."""
+    """W for so many tokens at once: all words, or where `posttraining.run` takes only likely ones, those of the text and a
+    sample of the others, at most as many as that can be."""
     if not recipe.paired or sharded or not is_large(shape.vocabulary):
         return shape.vocabulary
-    return min(shape.vocabulary, LIKELY + tokens)
+    return min(shape.vocabulary, LIKELY + OTHERS + tokens)
 
 
 def sparsify(
@@ -100,6 +100,7 @@ def sparsify(
     packed: bool = True,
     checkpointing: bool = False,
     words: int | None = None,
+    only_attention: bool = False,
 ) -> Work:
     """Of one token. `packed`: documents share rows. `checkpointing`: layers are run again for the backward pass. `words`: W,
     V if not given."""
@@ -108,9 +109,10 @@ def sparsify(
     maps = shape.linear + unembedding
     pairs = shape.layers * shape.heads * K
     forward_bytes, backward_bytes = ROW_BYTES[recipe.sampled]
-    adapters = 0 if lora is None else lora * shape.sides
+    adapters = 0 if lora is None else lora * (shape.attention_sides if only_attention else shape.sides)
+    learned = 0 if lora is not None else shape.attention if only_attention else maps
     work = Work(
-        products=(6 if lora is None else 4) * maps + 6 * adapters,
+        products=4 * maps + 2 * learned + 6 * adapters,
         exact=14 * shape.head_width * pairs,
         moved=(forward_bytes + backward_bytes) * pairs,
     )
@@ -206,7 +208,7 @@ class TraceSize:
 def trace_size(shape: Shape, t: int) -> TraceSize:
     active = ACTIVE * shape.layers * t
     kept = round(KEPT * active)
-    return TraceSize(active, kept, LINKS * kept, (shape.layers + 1) // 2)
+    return TraceSize(active, kept, LINKS * kept, len(gauss(shape.layers)))
 
 
 def trace(shape: Shape, t: int) -> Work:
@@ -218,6 +220,7 @@ def trace(shape: Shape, t: int) -> Work:
     model += _CONTEXT_TOKENS * layers_forward(shape, 0)
     walk = L * (4 * t * D * Hd + 2 * t * t * Hd)
     graph = size.active * (walk + size.active * (L + 1) * D)
-    shares = size.strengths * (2 * size.kept * 1.5 * walk + 2 * L * size.links * 2 * t * t * Hd)
+    # half a walk each: nothing is carried before it is written or after it is read; links as in `bytes_of`
+    shares = size.strengths * (size.kept * walk + L * size.links * 2 * t * t * Hd / 9)
     pairs_of_heads = _PATHS * L * (L - 1) / 2 * shape.heads * 2 * t * D * Hd
     return Work(exact=model + graph + shares + pairs_of_heads)

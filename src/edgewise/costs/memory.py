@@ -4,11 +4,11 @@ Notation as in `flops.py`; I is the width inside an MLP, B the rows computed at 
 
     weights          4 N: the twin is trained in float32; with bf16 also the copies that autocast makes, 2 (P + V D)
     gradients        4 (trained weights)
-    optimizer        8 (trained weights): AdamW's two moments
+    optimizer        8 (trained weights): AdamW's two moments; 4 more where the twin is an average, but with FSDP
     dense model      N in the checkpoint's precision; with bf16 and a float32 checkpoint also autocast's 2 (P + V D)
     activations      4 B T L (6 D + 3 H d + 2 H_kv d + 4 I or 5 I), kept for the backward pass; nothing of size T x T
-    logits           4 B T W: eight such tensors at once while KL and both cross-entropies are computed, four without KL; and
-                     the W words' rows of both unembeddings
+    logits           4 B T W: three such tensors at once (both models' and the gradient, or a softmax and its gradient);
+                     and the W words' rows of both unembeddings
     masks            11 B T^2 where documents are packed into rows
 
 FSDP divides what is trained by G. Then a device holds its part, and whole: embedding and unembedding, two layers (the one at
@@ -17,16 +17,19 @@ accelerate; autocast's copies, which are kept for the backward pass or cached un
 start, before accelerate divides it, the whole twin.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
-from edgewise.circuits.memory import bytes_of_scores, numbers_of_edges, numbers_of_row
+from edgewise.circuits.memory import bytes_of_scores, numbers_of_edges
 from edgewise.costs.flops import trace_size, transcoder_weights, words_at_once
 from edgewise.costs.shape import Shape
-from edgewise.posttraining.config import RECIPES, Recipe
+from edgewise.evaluation import numbers_of_row
+from edgewise.posttraining.config import PRETRAINED, Recipe
 from edgewise.tracing.memory import of_stages
+from edgewise.tracing.shares import bytes_of
+from edgewise.transcoder.mixing import MIXED_BYTES
 
-LOGITS = {True: 8, False: 4}
-"""By whether the dense model is distilled from: copies of the logits at the peak. Measured."""
+LOGITS = 3
+"""Tensors of the logits' size at the peak. Measured."""
 MASK_BYTES = 11
 """For each pair of positions in a row, while the dense model runs. Measured."""
 CHUNK = 1024
@@ -60,7 +63,8 @@ class Setup:
     B: int
     """Rows at once on a device."""
     lora: int | None = None
-    recipe: Recipe = RECIPES["edgewise"]
+    only_attention: bool = field(default=False, kw_only=True)
+    recipe: Recipe = PRETRAINED["edgewise"]
     packed: bool = True
     bf16: bool = False
     G: int = 1
@@ -73,9 +77,12 @@ class Setup:
     chunks; documents are told apart without masks."""
 
 
-def trained(shape: Shape, lora: int | None) -> int:
-    """Weights that are trained: all and the gates' thresholds, or adapters and thresholds."""
-    return shape.layers * shape.heads + (shape.parameters if lora is None else lora * shape.sides)
+def trained(shape: Shape, lora: int | None, only_attention: bool = False) -> int:
+    """Weights that are trained: the gates' thresholds, and all, or attention's (but for its biases), or adapters."""
+    weights, sides = (
+        (shape.attention, shape.attention_sides) if only_attention else (shape.parameters, shape.sides)
+    )
+    return shape.layers * shape.heads + (weights if lora is None else lora * sides)
 
 
 def floats_per_layer(shape: Shape) -> int:
@@ -86,7 +93,8 @@ def floats_per_layer(shape: Shape) -> int:
 
 def sparsify(shape: Shape, setup: Setup) -> Memory:
     G = setup.G if setup.sharded else 1
-    learned, maps = trained(shape, setup.lora), shape.linear + shape.unembedding
+    learned = trained(shape, setup.lora, setup.only_attention)
+    maps = shape.linear + shape.unembedding
     whole = shape.parameters + (learned if setup.lora is not None else shape.layers * shape.heads)
     weights, gradients = 4 * whole / G, 4 * learned / G
     if setup.sharded:
@@ -104,11 +112,11 @@ def sparsify(shape: Shape, setup: Setup) -> Memory:
     kept += shape.layers * shape.width if setup.checkpointing else 0
     tokens = setup.B * setup.T
     words = words_at_once(shape, setup.recipe, tokens, setup.sharded)
-    logits = LOGITS[setup.recipe.distilled] * (min(tokens, CHUNK) if setup.ideal else tokens)
+    logits = LOGITS * (min(tokens, CHUNK) if setup.ideal else tokens)
     return Memory(
         weights,
         gradients,
-        8 * learned / G,
+        (8 + (4 if setup.recipe.averaged and not setup.sharded else 0)) * learned / G,
         dense,
         4 * tokens * kept * (BF16_ACTIVATIONS if setup.bf16 else 1.0),
         4 * words * (logits + (2 * shape.width if words < shape.vocabulary else 0)),
@@ -151,24 +159,24 @@ def edges(shape: Shape, n: int, t: int, limit: int) -> Memory:
 
 
 def transcoder(shape: Shape, features: int, T: int, rows: int) -> Memory:
-    """Training: the model without gradients; Adam; a step's tokens, and up to a gigabyte of mixed ones, twice while they are
-    put together."""
+    """Training: the model without gradients; Adam; a step's tokens, and mixed ones, twice while they are put together and
+    there are no gradients."""
     count, tokens = transcoder_weights(shape, features), rows * T
     step = tokens * shape.layers * (6 * features + 6 * shape.width)
-    mixed = max(2 * tokens * shape.layers * shape.width * 4, 1 << 30)
+    mixed = max(2 * tokens * shape.layers * shape.width * 2, MIXED_BYTES)  # in bfloat16 where it is more
     return Memory(
         weights=4 * count,
         gradients=4 * count,
         optimizer=8 * count,
         dense=shape.bytes_each * shape.parameters,
-        activations=4 * step + 2 * mixed,
+        activations=4 * step + mixed + max(0, mixed - 4 * count),
     )
 
 
 def trace(shape: Shape, features: int, t: int) -> Memory:
-    """One prompt: model and transcoder in float32; the matrix of edges some times over, or for heads' shares the gradients
-    and values of each layer at each strength, as many layers at once as are allowed."""
+    """One prompt: model and transcoder in float32; the matrix of edges some times over, or heads' shares of as many
+    links as are allowed at once."""
     size, transcoded = trace_size(shape, t), transcoder_weights(shape, features)
     pairs = size.active * (t + size.active + shape.layers * t)
-    carried = 2 * 4 * size.strengths * shape.layers * size.kept * t * shape.attention_width
+    carried = bytes_of(shape.layers, shape.heads, t, shape.attention_width, size.kept, size.links)
     return Memory(weights=4 * transcoded, dense=4 * shape.parameters, activations=of_stages(pairs, carried))

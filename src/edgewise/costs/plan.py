@@ -12,7 +12,7 @@ from edgewise.costs.hardware import H100, USABLE, ThisMachine, measure_machine
 from edgewise.costs.memory import Memory, Setup
 from edgewise.costs.shape import Shape, find_shape
 from edgewise.errors import EdgewiseError
-from edgewise.posttraining.config import LONGEST_CONTEXT, RECIPES, SparsifyConfig
+from edgewise.posttraining.config import LONGEST_CONTEXT, SparsifyConfig, recipe_for
 from edgewise.transcoder.config import TranscoderConfig
 
 ASSUMED_TOKENS = 200_000_000
@@ -90,7 +90,7 @@ def plan(
     shipped = shape.name in pocket.NAMES
     tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
     context = config.context or min(own, LONGEST_CONTEXT)
-    rows = config.rows or RECIPES[config.recipe].rows
+    rows = config.rows or recipe_for(config.recipe, shape.parameters).rows
     stages = [
         _sparsify(shape, config, tokens, context, rows, lora, not shipped)
         for lora in (None, config.lora or LORA_RANK)
@@ -105,17 +105,30 @@ def plan(
 def _sparsify(
     shape: Shape, config: SparsifyConfig, tokens: int, T: int, rows: int, lora: int | None, packed: bool
 ) -> Stage:
-    recipe = RECIPES[config.recipe]
+    recipe = recipe_for(config.recipe, shape.parameters)
     at_once = max(1, rows // config.accumulate)
-    here = Setup(T, at_once, lora, recipe, packed, bf16=config.precision == "bf16")
+    here = Setup(
+        T,
+        at_once,
+        lora,
+        recipe,
+        packed,
+        bf16=config.precision == "bf16",
+        only_attention=config.only_attention,
+    )
     layout = smallest_layout(shape, here, rows, config.accumulate, H100)
     there = layout.setup if layout else here
     words = flops.words_at_once(shape, recipe, there.B * T, there.sharded)
     return Stage(
-        "sparsify" if lora is None else f"sparsify --lora {lora}",
+        "sparsify"
+        + (" --only-attention" if config.only_attention else "")
+        + ("" if lora is None else f" --lora {lora}"),
         f"{tokens / 1e6:,.4g}M tokens",
         tokens,
-        flops.sparsify(shape, T, recipe, lora, packed, there.checkpointing, words) * tokens,
+        flops.sparsify(
+            shape, T, recipe, lora, packed, there.checkpointing, words, only_attention=config.only_attention
+        )
+        * tokens,
         memory.sparsify(shape, here),
         layout and layout.setup.G,
         layout,

@@ -44,10 +44,17 @@ class Shape:
     """Whether an MLP has three linear maps (Llama) instead of two (GPT-2)."""
     sides: int
     """Inputs and outputs of these maps together: a LoRA adapter of rank r has r weights for each."""
+    attention_sides: int
+    """Those of attention's maps."""
     tied: bool
     """Whether the unembedding is the embedding."""
     bytes_each: int
     """Of a weight in the checkpoint, and so in the dense model."""
+
+    @property
+    def attention(self) -> int:
+        """Weights of attention's linear maps."""
+        return self.linear - self.mlp
 
     @property
     def attention_width(self) -> int:
@@ -103,7 +110,8 @@ def shape_of(config: PretrainedConfig, name: str) -> Shape:
     }
     if any(p.ndim > 2 for p in model.parameters()) or any(".experts." in part for part in maps):
         raise EdgewiseError(f"{name} is a mixture of experts, whose cost is not modelled")
-    of_mlps = [weight for part, weight in maps.items() if "att" not in part]  # attn, attention, self_attn
+    of_attention = {part for part in maps if "att" in part}  # attn, attention, self_attn
+    of_mlps = [weight for part, weight in maps.items() if part not in of_attention]
     if not of_mlps:
         raise EdgewiseError(f"{name}: no MLP was found among its linear maps, so its cost cannot be told")
     layers, width, heads = text.num_hidden_layers, text.hidden_size, text.num_attention_heads
@@ -123,6 +131,7 @@ def shape_of(config: PretrainedConfig, name: str) -> Shape:
         inner=mlp // (len(of_mlps) * width),
         gated_mlp=len(of_mlps) > 2 * layers,
         sides=sum(sum(weight.shape) for weight in maps.values()),
+        attention_sides=sum(sum(maps[part].shape) for part in of_attention),
         tied=model.get_input_embeddings().weight is model.get_output_embeddings().weight,
         bytes_each=getattr(torch, str(config.dtype or "float32").removeprefix("torch.")).itemsize,
     )
