@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from hosts import CONTEXT, host
+from runs import save_host, save_text
+
+import edgewise
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -56,6 +61,49 @@ def test_work_is_charged_for_its_peak_and_not_for_an_earlier_one():
     del earlier
     _, spent = cost(lambda: len(bytearray(64 << 20)))
     assert 60 < spent.megabytes < 70
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_sampled_texts_are_the_models_own(kind, monkeypatch):
+    """With the likeliest token instead of a drawn one: what the model itself would say, whatever the cache is cut into."""
+    import sample  # pyright: ignore
+
+    model = host(kind)
+    monkeypatch.setattr(sample, "PIECE", 5)
+    monkeypatch.setattr(sample, "draw", lambda logits: logits.argmax(-1, keepdim=True))
+    ids = torch.tensor([[1]])
+    with torch.no_grad():
+        for _ in range(CONTEXT - 1):
+            ids = torch.cat([ids, model(input_ids=ids).logits[:, -1:].argmax(-1)], -1)
+    own = ids[0, 1:].tolist()
+    assert sample.sample(model, 1, 3, CONTEXT, ends={0} - set(own)) == [own] * 3
+    end = own[17]
+    assert sample.sample(model, 1, 2, CONTEXT, ends={end}) == [own[: own.index(end)]] * 2
+
+
+def test_drawn_tokens_have_the_models_probabilities():
+    from sample import draw  # pyright: ignore
+
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(1, 300)
+    drawn = draw(logits.expand(20_000, -1)).flatten()
+    shares = torch.bincount(drawn, minlength=300) / len(drawn)
+    assert (shares - logits.softmax(-1)[0]).abs().max() < 0.01
+
+
+def test_masks_without_training_are_measured_beside_a_twin(tmp_path, capsys):
+    from untrained import Untrained, main  # pyright: ignore
+
+    model = save_host(tmp_path / "model")
+    twin = edgewise.gate(edgewise.load(model), edgewise.GateConfig("relative", b=2.0))
+    edgewise.save(twin, tmp_path / "twin", edgewise.load_tokenizer(model))
+    data = save_text(tmp_path / "text.txt")
+    main(Untrained(str(model), str(tmp_path / "twin"), str(data), context=32, tokens="512"))
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    share = {name.strip(): float(edges.strip(" %")) for _, name, edges, *_ in rows}
+    assert len(rows) == 1 + 3 + 6
+    assert share["top-k of layers, untrained"] == pytest.approx(share["twin"], abs=2)
+    assert share["random, untrained"] == pytest.approx(share["twin"], abs=2)
 
 
 @pytest.mark.slow

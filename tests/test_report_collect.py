@@ -120,7 +120,7 @@ def test_packing_loses_nothing(share: float):
         ),
         (lambda f: (f / "run" / "log.jsonl").write_text("{"), "run/summary.json could not be read"),
         (lambda f: shutil.rmtree(f / "trace"), "no traces in this report"),
-        (lambda f: shutil.rmtree(f / "run"), "no post-training in this report"),
+        (lambda f: shutil.rmtree(f / "run"), "no runs of post-training in this report"),
     ],
 )
 def test_what_is_damaged_or_missing_is_named_and_the_rest_is_there(copied: Path, damage, said: str):

@@ -75,9 +75,10 @@ def evaluate(
         sinks: Also measure how much attention rests on the first token of a text.
         out: Also write everything to this JSON file.
     """
+    from edgewise.circuits.screen import Screen
     from edgewise.evaluation import evaluate_models, print_evaluation
 
-    print_evaluation(evaluate_models(models, data, context, count(tokens), sinks), heads, out)
+    print_evaluation(evaluate_models(models, data, context, count(tokens), sinks, Screen().say), heads, out)
 
 
 def tasks(

@@ -1,29 +1,22 @@
 """How much of a model's work fits into a given amount of memory."""
 
-from typing import Any
-
 import psutil
 import torch
 from torch import Tensor
 
 from edgewise.circuits.edges import Wiring
 from edgewise.circuits.replay import Replay
+from edgewise.evaluation import numbers_of_row, width_inside_mlps
 
 
 def bytes_per_row(replay: Replay) -> int:
     """What one prompt needs while it passes a layer, with its copies of earlier keys and values: an estimate."""
-    text: Any = replay.model.config.get_text_config()
     hidden = replay.clean.hidden[0]
     t, width, size = hidden.shape[1], hidden.shape[2], hidden.element_size()
-    inner = getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * width
+    inner = width_inside_mlps(replay.model)
     heads = replay.clean.outputs[0].shape[1]
     before = sum(x[0].numel() for pair in replay.prefix for x in pair)
     return size * (numbers_of_row(t, width, inner, heads, replay.first) + before)
-
-
-def numbers_of_row(t: int, width: int, inner: int, heads: int, first: int = 0) -> int:
-    """Of t tokens after the first ones: streams, what is inside an MLP, two attention maps."""
-    return t * (12 * width + 3 * inner) + 2 * heads * t * (t + first)
 
 
 def rows_at_once(replay: Replay, max_memory: int) -> int:

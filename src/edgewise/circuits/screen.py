@@ -21,13 +21,15 @@ class Screen:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def waiting(self, what: str) -> Any:
-        return self.console.status(f"{what} ...") if self.console.is_terminal else nullcontext()
+        is_seen = self.console.is_terminal and not self.console.quiet
+        return self.console.status(f"{what} ...") if is_seen else nullcontext()
 
     @contextmanager
-    def working(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    def working(self, what: str, total: int) -> Iterator[Callable[[float], None]]:
         """A bar that goes away."""
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self.console, transient=True) as bar:
+        quiet = self.console.quiet  # a display that nobody sees would still take what others print
+        with Progress(*columns, console=self.console, transient=True, disable=quiet) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.advance(task, done)
 

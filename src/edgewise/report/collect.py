@@ -53,7 +53,7 @@ def collect(folder: str | Path) -> dict[str, Any]:
     for what, command, found in (
         ("circuits", "edgewise circuit ... --out", tasks),
         ("traces", "edgewise trace ... --out", traces),
-        ("post-training", "edgewise sparsify ... --out", trainings),
+        ("runs of post-training", "edgewise sparsify ... --out", trainings),
     ):
         if not found:
             notes.append(f"There are no {what} in this report; `{command} {folder.name}/...` adds them.")
