@@ -10,18 +10,20 @@ more, it goes on where it stopped, with other random numbers.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 import tyro
 from rich.progress import track
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, StaticCache
 
 from edgewise.posttraining.config import count
 
 GROUP = 128
+PIECE = 32
+"""Tokens after which the cache is made longer, and texts that have ended are left out."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +33,48 @@ class Sample:
     model: Annotated[str, tyro.conf.Positional]
     out: Annotated[Path, tyro.conf.Positional]
     tokens: str = "2M"
-    rows: int = 128
+    rows: int = 512
     """Samples made together."""
     seed: int = 0
+    precision: Literal["float32", "bf16"] = "float32"
+    """`bf16` is faster on processors that have it. The text is then a rounded model's: near enough to train on."""
 
 
 @torch.no_grad()
-def sample(model: PreTrainedModel, ids: Tensor, length: int) -> Tensor:  # [rows, 1] -> [rows, length]
-    cache = DynamicCache(config=model.config)
-    for _ in range(length - 1):
-        logits = model(input_ids=ids[:, -1:], past_key_values=cache).logits[:, -1]
-        ids = torch.cat([ids, draw(logits)], -1)
-    return ids
+def sample(model: PreTrainedModel, first: int, rows: int, length: int, ends: set[int]) -> list[list[int]]:
+    """Texts of at most `length` tokens with the first, up to the token that ends them; in no particular order."""
+    ids, cache, texts = torch.full((rows, 1), first), None, []
+    while len(ids):
+        end = min(length, ids.shape[1] + PIECE)
+        cache = _with_room(model, cache, end, torch.arange(len(ids)))
+        while ids.shape[1] < end:
+            logits = model(input_ids=ids[:, -1:], past_key_values=cache).logits[:, -1]
+            ids = torch.cat([ids, draw(logits)], -1)
+        ended = torch.isin(ids[:, 1:], torch.tensor(sorted(ends))).any(-1) | (ids.shape[1] == length)
+        for row in ids[ended, 1:].tolist():
+            texts.append(row[: next((i for i, token in enumerate(row) if token in ends), len(row))])
+        cache, ids = _with_room(model, cache, end, (~ended).nonzero()[:, 0]), ids[~ended]
+    return texts
+
+
+def _with_room(model: PreTrainedModel, cache: StaticCache | None, length: int, kept: Tensor) -> StaticCache:
+    """A cache for so many tokens, with what another has of some rows. One that grows by a token is copied at every token,
+    and one that is long from the beginning is read to its end at every token."""
+    found = StaticCache(config=model.config, max_cache_len=length)
+    for number, layer in enumerate(cache.layers if cache is not None and len(kept) else ()):
+        known = int(layer.get_seq_length())  # pyright: ignore
+        found.update(layer.keys[kept, :, :known], layer.values[kept, :, :known], number)  # pyright: ignore
+    return found
 
 
 def draw(logits: Tensor) -> Tensor:  # [rows, vocabulary] -> [rows, 1]
     """By inverting cumulated probabilities, first of groups and then within one: on a large vocabulary that is ten times as
     fast as torch.multinomial, which takes longer than the model."""
     rows, vocabulary = logits.shape
-    padded = F.pad(logits, (0, -vocabulary % GROUP), value=-torch.inf)
-    weights = (padded - padded.amax(-1, keepdim=True)).exp().unflatten(-1, (-1, GROUP))
+    weights = (logits - logits.amax(-1, keepdim=True)).float().exp_()
+    if vocabulary % GROUP:
+        weights = F.pad(weights, (0, -vocabulary % GROUP))
+    weights = weights.unflatten(-1, (-1, GROUP))
     group = _place(weights.sum(-1))
     return group * GROUP + _place(weights[torch.arange(rows), group[:, 0]])
 
@@ -63,7 +87,9 @@ def _place(weights: Tensor) -> Tensor:  # [rows, n] -> [rows, 1]
 @torch.no_grad()
 def main(asked: Sample) -> None:
     tokenizer = AutoTokenizer.from_pretrained(asked.model)
-    model = AutoModelForCausalLM.from_pretrained(asked.model).eval()
+    dtype = torch.bfloat16 if asked.precision == "bf16" else torch.float32
+    # for one query at a time, plain products are faster than torch's attention
+    model = AutoModelForCausalLM.from_pretrained(asked.model, dtype=dtype, attn_implementation="eager").eval()
     context = model.config.max_position_embeddings
     first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id} - {None}
@@ -73,9 +99,7 @@ def main(asked: Sample) -> None:
     with asked.out.open("a") as file:
         for batch in track(batches, "sampling"):
             torch.manual_seed(asked.seed + batch)
-            ids = sample(model, torch.full((asked.rows, 1), first), context)
-            for row in ids[:, 1:].tolist():
-                text = row[: next((i for i, token in enumerate(row) if token in ends), len(row))]
+            for text in sample(model, first, asked.rows, context, ends):
                 file.write(json.dumps({"text": tokenizer.decode(text)}) + "\n")
             file.flush()
 
