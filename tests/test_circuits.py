@@ -46,9 +46,9 @@ def prompts(n: int = 5, length: int = 10, first: int = 3, seed: int = 1) -> Prom
     return Prompts(clean, corrupt, last, columns, signs)
 
 
-def model_of(kind: str, sparse: bool = False, seed: int = 0) -> Any:
-    model = host(kind, seed)
-    return edgewise.gate(model, edgewise.GateConfig("relative", b=1.5)) if sparse else edgewise.install(model)
+def model_of(kind: str, sparse: bool = False, seed: int = 0, sinks: bool = True) -> Any:
+    model, gate = host(kind, seed), edgewise.GateConfig("relative", b=1.5, sinks=sinks)
+    return edgewise.gate(model, gate) if sparse else edgewise.install(model)
 
 
 def pocket_pair(sparse: bool) -> tuple[Any, Task]:
@@ -100,10 +100,10 @@ def assert_same(shares: Tensor, differences: Tensor, replay: Replay) -> None:
     torch.testing.assert_close(shares.permute(1, 2, 0) * replay.effect, differences, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("sparse", "sinks"), [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("kind", HOSTS)
-def test_patching_heads_equals_one_hook_for_each_head(kind, sparse):
-    model, given = model_of(kind, sparse), prompts()
+def test_patching_heads_equals_one_hook_for_each_head(kind, sparse, sinks):
+    model, given = model_of(kind, sparse, sinks=sinks), prompts()
     replay = record(model, given, "logit difference")
     assert replay.first == 3
     found = heads.head_effects(replay, GIGABYTE)
@@ -267,6 +267,17 @@ def test_all_edges_explain_everything_and_no_edge_nothing(kind, sparse):
         keep = (wiring.exists & bool(kept)).expand(replay.n, -1, -1)
         shares = replay.share(edges.scores_keeping(replay, wiring, corrupt, keep))
         torch.testing.assert_close(shares, torch.full((replay.n,), kept), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_edges_of_a_twin_without_sinks_explain_everything(kind):
+    model, given = model_of(kind, sparse=True, sinks=False), prompts()
+    replay = record(model, given, "logit difference")
+    wiring, _, corrupt = edges.wiring_of(model, replay)
+    shares = replay.share(
+        edges.scores_keeping(replay, wiring, corrupt, wiring.exists.expand(replay.n, -1, -1))
+    )
+    torch.testing.assert_close(shares, torch.ones(replay.n), atol=2e-3, rtol=0)
 
 
 def test_gpt2_small_has_the_usual_number_of_edges():

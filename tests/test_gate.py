@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -76,9 +77,10 @@ shapes = st.tuples(
     pads=st.sampled_from([None, "left", "right", "per head"]),
     block=st.tuples(st.sampled_from([1, 5, 16, 128]), st.sampled_from([1, 500, 1 << 20])),
     fused=st.booleans(),
+    sinks=st.booleans(),
     seed=st.integers(0, 2**62),
 )
-def test_fast_equals_reference_with_all_gradients(shape, kappa, mode, pads, block, fused, seed):
+def test_fast_equals_reference_with_all_gradients(shape, kappa, mode, pads, block, fused, sinks, seed):
     batch, kv_heads, groups, queries, past, d = shape
     tensors = inputs(batch, kv_heads, groups, queries, queries + past, d, seed % 1000)
     mask = None
@@ -97,9 +99,9 @@ def test_fast_equals_reference_with_all_gradients(shape, kappa, mode, pads, bloc
             mask &= keep[:, None, None]
         mask = mask & in_sight(queries, queries + past, None, mask.device)
     arguments = (kappa, mode, d**-0.5, mask, seed)
-    expected, expected_gradients = with_gradients(reference, tensors, *arguments)
+    expected, expected_gradients = with_gradients(partial(reference, sinks=sinks), tensors, *arguments)
     with small_blocks(*block, fused):
-        got, gradients = with_gradients(gated_attention, tensors, *arguments)
+        got, gradients = with_gradients(partial(gated_attention, sinks=sinks), tensors, *arguments)
     assert torch.equal(got.opened, expected.opened)
     for a, b in [
         (got.y, expected.y),
@@ -214,6 +216,23 @@ def test_all_gates_closed_gives_zero():
     q, k, v, _ = inputs(1, 2, 1, 20, 20, 4)
     out = gated_attention(q, k, v, torch.full((2,), -1e4, dtype=torch.float64), 1.0, "deterministic", 0.5)
     assert (out.y == 0).all() and (out.opened == 0).all() and (out.edges < 1e-12).all()
+
+
+@pytest.mark.parametrize("pads", ["none", "left", "two texts"])
+def test_without_sinks_no_edge_leads_to_a_texts_first_token(pads):
+    """Everything else is as it was: the weight of a closed edge is missing, and no other grows for it."""
+    first = {"none": [0] * 12, "left": [3] * 12, "two texts": [0] * 5 + [5] * 7}[pads]
+    mask = torch.tensor([[start <= j <= i for j in range(12)] for i, start in enumerate(first)])[None, None]
+    tensors = inputs(1, 2, 2, 12, 12, 4)
+    every_gate_open = (*tensors[:3], tensors[3] + 50, 1.0, "deterministic", 0.5, mask)
+    with_sinks, without = (reference(*every_gate_open, sinks=sinks).weights for sinks in (True, False))
+    assert with_sinks is not None and without is not None
+    for i, start in enumerate(first):
+        closed = [start] if i > start else []
+        assert (without[0, :, i, closed] == 0).all()
+        others = [j for j in range(12) if j not in closed]
+        assert torch.equal(without[0, :, i, others], with_sinks[0, :, i, others])
+    assert (without[0, :, range(max(first), 12), range(max(first), 12)] > 0).all()  # each still sees itself
 
 
 @pytest.mark.parametrize("kappa", KAPPAS)

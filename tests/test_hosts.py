@@ -18,6 +18,15 @@ from edgewise import EdgewiseError, GateConfig
 from edgewise.attention.edge_gate import gates_of
 
 GATES = [GateConfig("relative", 2.0), GateConfig("score", 0.5)]
+NO_SINKS = GateConfig("relative", 2.0, sinks=False)
+WITH_WINDOWS = ("mistral", "gemma3")
+PAIRS = [
+    *((kind, GATES[0]) for kind in HOSTS),
+    *((kind, NO_SINKS) for kind in HOSTS if kind not in WITH_WINDOWS),
+]
+each_host = pytest.mark.parametrize(
+    ("kind", "gate"), PAIRS, ids=[f"{kind}{'' if gate.sinks else ' without sinks'}" for kind, gate in PAIRS]
+)
 
 
 def logits(model: PreTrainedModel, ids: Tensor, **kwargs) -> Tensor:
@@ -42,8 +51,9 @@ def test_dense_mode_is_the_host(kind, side):
         )
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("gate", GATES, ids=lambda g: g.kind)
+@pytest.mark.parametrize(
+    ("kind", "gate"), [*PAIRS, *((kind, GATES[1]) for kind in HOSTS)], ids=lambda x: getattr(x, "kind", x)
+)
 def test_cached_generation_equals_uncached(kind, gate):
     model = edgewise.gate(host(kind), gate)
     ids, real = text(length=10), padding("left", length=10, pads=4)
@@ -61,10 +71,10 @@ def test_cached_generation_equals_uncached(kind, gate):
     torch.testing.assert_close(rest.logits, whole[:, 6:], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing_for_real_tokens(kind, side):
-    model = edgewise.gate(host(kind), GATES[0])
+def test_padding_changes_nothing_for_real_tokens(kind, gate, side):
+    model = edgewise.gate(host(kind), gate)
     ids, real = text(), padding(side)
     alone = ids[:1, 6:] if side == "left" else ids[:1, :-6]
     positions = (real.cumsum(1) - 1).clamp(min=0)
@@ -78,18 +88,18 @@ def test_padding_changes_nothing_for_real_tokens(kind, side):
     torch.testing.assert_close(padded.edges_per_query_per_head, plain.edges_per_query_per_head)
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-def test_packed_documents_do_not_see_each_other(kind):
-    model, ids = edgewise.gate(host(kind), GATES[0]), text(batch=1)
+@each_host
+def test_packed_documents_do_not_see_each_other(kind, gate):
+    model, ids = edgewise.gate(host(kind), gate), text(batch=1)
     positions = torch.cat([torch.arange(9), torch.arange(15)])[None]
     packed = logits(model, ids, position_ids=positions, use_cache=False)
     apart = torch.cat([logits(model, ids[:, :9]), logits(model, ids[:, 9:])], 1)
     torch.testing.assert_close(packed, apart, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-def test_returned_attentions_are_the_gated_weights(kind):
-    model, ids = edgewise.gate(host(kind), GATES[0]), text()
+@each_host
+def test_returned_attentions_are_the_gated_weights(kind, gate):
+    model, ids = edgewise.gate(host(kind), gate), text()
     with edgewise.tap(model, read=["weights", "gates", "outputs"]) as seen:
         out = model(input_ids=ids, output_attentions=True)
     torch.testing.assert_close(out.logits, logits(model, ids), rtol=1e-5, atol=1e-5)  # reference against fast
@@ -100,13 +110,20 @@ def test_returned_attentions_are_the_gated_weights(kind):
         assert (weights.triu(1) == 0).all() and (weights[seen.last["gates"][layer] == 0] == 0).all()
         assert weights.sum(-1).max() <= 1 + 1e-6
         assert seen.last["outputs"][layer].shape[:3] == (2, 4, 24)
+        assert gate.sinks or ((weights[..., 1:, 0] == 0).all() and weights[..., 0, 0].any())
     if kind == "mistral":
         assert (out.attentions[0].tril(-WINDOW) == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral", "gemma3"])
-def test_static_cache(kind):
-    model, ids = edgewise.gate(host(kind), GATES[0]), text(batch=1, length=8)
+@pytest.mark.parametrize("kind", WITH_WINDOWS)
+def test_windows_and_gates_without_sinks_do_not_go_together(kind):
+    with pytest.raises(EdgewiseError, match="sliding windows"):
+        edgewise.gate(host(kind), NO_SINKS)
+
+
+@each_host
+def test_static_cache(kind, gate):
+    model, ids = edgewise.gate(host(kind), gate), text(batch=1, length=8)
     cache = StaticCache(config=model.config, max_cache_len=20)
     with torch.no_grad():
         first = model(input_ids=ids[:, :5], past_key_values=cache).logits

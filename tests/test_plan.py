@@ -224,7 +224,7 @@ def test_bytes_of_the_row_passes_are_counted(sample):
     heads, queries, keys = 2, 64, 512
     mask = torch.ones(1, 1, keys, keys, dtype=torch.bool)
     noise = noise_keys(0, 1, heads, keys, torch.device("cpu"))
-    rows = Rows(torch.zeros(heads), 1.0, noise, sample, mask, 0, 1, heads, 0, keys - queries)
+    rows = Rows(torch.zeros(heads), 1.0, noise, sample, mask, 0, 1, heads, 0, keys - queries, True)
     S, G = torch.randn(2, heads, queries, keys)
     with Traffic() as forward:
         lse, *_ = forward_rows(S.clone(), rows)

@@ -53,6 +53,31 @@ def test_a_closed_twin_attends_to_nothing(place):
     assert measure_sinks(twin, Batch(ids, ids, None)).total.max() == 0
 
 
+def test_a_twin_without_sinks_has_none(place):
+    """In rows packed with several documents, too; what it attends to otherwise stays."""
+    ids, positions = torch.randint(5, 60, (3, 12)), torch.cat([torch.arange(5), torch.arange(7)]).repeat(3, 1)
+    batch = Batch(ids, ids, positions)
+    kept, closed = (
+        measure_sinks(edgewise.gate(edgewise.load(place / "llama"), gate), batch)
+        for gate in (edgewise.GateConfig(b=50.0), edgewise.GateConfig(b=50.0, sinks=False))
+    )
+    assert kept.first.min() > 0 and closed.first.max() == 0
+    torch.testing.assert_close(
+        closed.total[0], (kept.total - kept.first)[0]
+    )  # later layers read something else
+
+
+def test_a_run_may_close_sinks(place, tmp_path):
+    command("sparsify", place / "llama", "--data", place / "text.txt", "--tokens", 6 * 4 * CONTEXT, "--rows", 4,
+            "--no-sinks", "--out", tmp_path / "twin")  # fmt: skip
+    twin = edgewise.load(tmp_path / "twin")
+    config = edgewise.gate_config(twin)
+    assert config is not None and not config.sinks
+    ids = torch.randint(5, 60, (2, CONTEXT))
+    assert measure_sinks(twin, Batch(ids, ids, None)).first.max() == 0
+    assert "never to a text's first token" in str(edgewise.info(tmp_path / "twin"))
+
+
 def test_rows_of_first_tokens_only_are_refused(place):
     ids = torch.zeros(2, 1, dtype=torch.long)
     with pytest.raises(edgewise.EdgewiseError, match="no token after a first one"):

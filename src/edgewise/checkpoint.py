@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ from edgewise.model.nanogpt import load_nanogpt
 TWIN_TYPE = "sparse twin (pip install edgewise, then open it with edgewise.load)"
 TWIN_KEY = "edgewise"
 """The part of config.json that makes it a twin's."""
-_FORMAT = 1
+_FORMAT = 2
+"""Of what is written there. Twins that format 1 can express are written in it, so that older versions read them; a gate
+without sinks is not among them."""
 
 
 def load(
@@ -154,7 +157,7 @@ def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any
         twin = {
             "model_type": TWIN_TYPE,
             "architectures": host.get("architectures"),
-            TWIN_KEY: {"format": _FORMAT, "gate": {"kind": config.kind, "b": config.b}, "host": host},
+            TWIN_KEY: {**_described(config), "host": host},
         }
         for stale in [*folder.glob("twin*.safetensors*"), folder / "config.json"]:
             stale.unlink(missing_ok=True)
@@ -163,20 +166,27 @@ def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any
             shutil.move(file, folder / file.name)
 
 
+def _described(gate: GateConfig) -> dict[str, Any]:
+    if gate.sinks:
+        return {"format": 1, "gate": {"kind": gate.kind, "b": gate.b}}
+    return {"format": _FORMAT, "gate": asdict(gate)}
+
+
 def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, Any]]:
     """A twin's gate and its host's config, from its config.json."""
     part = config[TWIN_KEY]
-    if isinstance(part, dict) and part.get("format", _FORMAT) != _FORMAT:
+    if isinstance(part, dict) and part.get("format", _FORMAT) not in range(1, _FORMAT + 1):
         raise EdgewiseError(
             f"{name} was written by a newer edgewise (format {part['format']}); upgrade with pip"
         )
     try:
         kind, b, host = str(part["gate"]["kind"]), float(part["gate"]["b"]), dict(part["host"])
+        sinks = bool(part["gate"].get("sinks", True))
     except (KeyError, TypeError, ValueError) as error:
         raise EdgewiseError(
             f"{name}: config.json describes no gate and host; the folder is damaged"
         ) from error
-    return GateConfig(kind, b), host
+    return GateConfig(kind, b, sinks), host
 
 
 def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedModel:

@@ -44,7 +44,9 @@ class ModelInfo:
         gate = (
             "dense"
             if self.gate is None
-            else f"sparse, gate {self.gate.kind} (b = {self.gate.b:g}: {GATES[self.gate.kind].meaning})"
+            else f"sparse, gate {self.gate.kind} (b = {self.gate.b:g}: {GATES[self.gate.kind].meaning}"
+            + ("" if self.gate.sinks else "; never to a text's first token")
+            + ")"
         )
         rows = [
             ("model", self.name),

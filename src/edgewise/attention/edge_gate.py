@@ -58,11 +58,12 @@ class EdgeGate(nn.Module):
                 raise EdgewiseError("a text that goes on after another cannot have a mask of its own")
             k, v = (torch.cat([before, x], 2) for before, x in zip(self.prefix, (k, v), strict=True))
         q, k, v = self._passes("queries", q), self._passes("keys", k), self._passes("values", v)
+        sinks = self.config is None or self.config.sinks
         seed, first_row = self.noise or (draw_seed() if mode == "sample" else 0, 0)
         if return_weights or any(tap.needs_matrices for tap in self.taps):
-            gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, self._passes)
+            gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, self._passes, sinks)
         else:
-            gated = gated_attention(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row)
+            gated = gated_attention(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, sinks)
         if self.taps:
             pairs, queries = _in_sight_counts(q, k, mask)
             for tap in self.taps:

@@ -101,9 +101,21 @@ def _hide_up_to_a_whole_vector(s, last, J):
     return end
 
 
+@njit
+def _resting(s, last):
+    """The first key in sight, -1 if it is the query's own, which is the last in sight."""
+    hidden = s.dtype.type(_HIDDEN)
+    j, own = 0, last - 1
+    while j < own and s[j] == hidden:
+        j += 1
+    while j < own and s[own] == hidden:
+        own -= 1
+    return j if j < own else -1
+
+
 @njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
 def _forward_rows(
-    S, lse, edges, opened, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset
+    S, lse, edges, opened, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset, sinks
 ):
     """S becomes M * P. Writes lse, sum_j pi and sum_j M of each row."""
     C, R, J = S.shape
@@ -126,6 +138,10 @@ def _forward_rows(
         row_lse = m + math.log(total)
         if m == real(_HIDDEN):  # nothing to see: a padded query
             row_lse = zero
+        if not sinks:
+            rest = _resting(s, last)
+            if rest >= 0:
+                s[rest] = _HIDDEN  # from the gate, not from the softmax
         threshold = real(kappa * row_lse - b[head])  # z = s - threshold
         key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
         row_edges, row_open = zero, zero
@@ -153,7 +169,24 @@ def _dz(p, E, u, G, c):
 
 @njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
 def _backward_rows(
-    S, G, lse, D, dedges, db, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset
+    S,
+    G,
+    lse,
+    D,
+    dedges,
+    db,
+    b,
+    kappa,
+    keys,
+    sample,
+    mask,
+    has_mask,
+    first,
+    groups,
+    kv_heads,
+    i0,
+    offset,
+    sinks,
 ):
     """S becomes M * P (for dV), G = dO V^T becomes dS; db receives sum_j dz of each row."""
     C, R, J = S.shape
@@ -172,6 +205,12 @@ def _backward_rows(
         end = _hide_up_to_a_whole_vector(s, last, J)
         row_lse, row_D, row_c = lse[c, r], D[c, r], dedges[c, r]
         threshold = real(kappa * row_lse - b[head])
+        rest, p_rest = -1, zero
+        if not sinks:
+            rest = _resting(s, last)
+            if rest >= 0:
+                p_rest = _exp(s[rest] - row_lse)
+                s[rest] = _HIDDEN
         key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
         sum_dz = zero
         for j in range(end):
@@ -185,6 +224,8 @@ def _backward_rows(
         for j in range(end):
             g[j] -= slope * sum_dz * abs(s[j])
             s[j] = max(s[j], zero)
+        if rest >= 0:  # it has M = 0 and no dz, but its weight takes from the others'
+            g[rest] = -p_rest * (row_D + slope * sum_dz)
         for j in range(end, J):
             s[j] = zero
             g[j] = zero
@@ -206,7 +247,7 @@ def _arguments(S: Tensor, rows: Rows) -> tuple:
     mask = _NO_MASK if rows.mask is None else rows.mask.numpy()
     b = rows.b.detach().clone().numpy()  # numpy holds on to memory, which FSDP wants to free
     return (b, kappa, rows.keys.numpy(), rows.sample, mask, rows.mask is not None,
-            rows.first, rows.groups, rows.kv_heads, rows.i0, rows.offset)  # fmt: skip
+            rows.first, rows.groups, rows.kv_heads, rows.i0, rows.offset, rows.sinks)  # fmt: skip
 
 
 def forward(S: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,10 @@ Per head and for each pair of a query i and a key j that i may see:
 kappa tells the gates apart. With kappa = 0 the score itself decides (`score`, the paper's gate: b is a constant). With
 kappa = 1, z = log p + b_h: an edge is open when its attention weight exceeds exp(-b_h) (`relative`, b_h learned per head).
 
+Many models rest on the first token of a text when there is nothing to look at: a *sink*. Its weight is large, so either gate
+keeps that edge for nearly every query, though it brings little. A gate without sinks never opens it: z_ij = -inf where j is
+the first key in sight and not i itself. The weight stays in the softmax, so to rest there is to attend to nothing.
+
 Gradients are straight-through: forward uses M, backward the slope of sigmoid(z + n). With P = exp(s - lse), G = dO V^T,
 D_i = dO_i . O_i, E = exp z, g = sigmoid(z + n) = uE / (1 - u + uE), pi = sigmoid(z) = E / (1 + E) and c_i the gradient that
 arrives at the row's expected edges sum_j pi_ij:
@@ -61,6 +65,8 @@ class GateConfig:
     """`relative`: open when the attention weight exceeds exp(-b), b learned per head. `score`: when score + b > 0."""
     b: float = 3.5
     """Start (`relative`) or value (`score`) of the gate's offset. Larger means more open."""
+    sinks: bool = True
+    """Whether edges to the first token of a text, where many models rest, may be open."""
 
     def __post_init__(self) -> None:
         if self.kind not in GATES:
@@ -138,6 +144,12 @@ def in_sight(queries: int, keys: int, mask: Tensor | None, device: torch.device)
     return causal[None, None] if mask is None else causal & mask
 
 
+def resting(seen: Tensor) -> Tensor:  # bool, [..., queries, keys] -> the same shape
+    """The edge of each query to the first key in sight, if that is not its own, which is the last."""
+    first = seen & (seen.cumsum(-1) == 1)
+    return first & (seen.sum(-1, keepdim=True) > 1)
+
+
 def reference(
     q: Tensor,  # [batch, heads, queries, d]
     k: Tensor,  # [batch, kv_heads, keys, d]
@@ -150,11 +162,12 @@ def reference(
     seed: int = 0,
     first_row: int = 0,
     edit: Callable[[Stage, Tensor], Tensor] = lambda stage, x: x,
+    sinks: bool = True,
 ) -> Gated:
     """The equations above, in their order, with every T x T matrix in the open. `edit` may replace each as it passes."""
     with torch.autocast(q.device.type, enabled=False):
         q_, k_, v_, b_ = _full_precision(q, k, v, b)
-        out = _reference(q_, k_, v_, b_, kappa, mode, scale, mask, seed, first_row, edit)
+        out = _reference(q_, k_, v_, b_, kappa, mode, scale, mask, seed, first_row, edit, sinks)
     return out._replace(y=out.y.to(v.dtype))
 
 
@@ -165,7 +178,7 @@ def _full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _reference(
-    q: Tensor, k: Tensor, v: Tensor, b: Tensor, kappa, mode, scale, mask, seed, first_row, edit
+    q: Tensor, k: Tensor, v: Tensor, b: Tensor, kappa, mode, scale, mask, seed, first_row, edit, sinks
 ) -> Gated:
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
@@ -182,6 +195,8 @@ def _reference(
         lse = lse.masked_fill(lse.isneginf(), 0.0)  # a padded query again: p = 0
         p = torch.exp(s - lse)
         z = s - kappa * lse + b.view(-1, 1, 1)
+        if not sinks:
+            z = z.masked_fill(resting(seen), -torch.inf)
         keys = noise_keys(seed, q.shape[0], q.shape[1], q.shape[2], q.device, first_row)
         u = noise(keys, s.shape[-1], s.dtype) if mode == "sample" else None
         n = 0.0 if u is None else u.logit()
@@ -211,6 +226,7 @@ def gated_attention(
     mask: Tensor | None = None,  # bool, [1 or batch, 1 or heads, queries, keys]
     seed: int = 0,
     first_row: int = 0,
+    sinks: bool = True,
 ) -> Gated:
     """The same as `reference`, without weights: nothing of size queries x keys outlives its block."""
     if mode == "dense":
@@ -218,7 +234,7 @@ def gated_attention(
     with torch.autocast(q.device.type, enabled=False):
         tensors = _full_precision(q, k, v, b)
         y, edges, opened = _GatedAttention.apply(
-            *tensors, kappa, mode == "sample", scale, mask, seed, first_row
+            *tensors, kappa, mode == "sample", scale, mask, seed, first_row, sinks
         )
     return Gated(y.to(v.dtype), edges, opened)
 
@@ -252,16 +268,17 @@ class Rows(NamedTuple):
     kv_heads: int
     i0: int  # first query of the block
     offset: int  # keys - queries
+    sinks: bool
 
 
 class _GatedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q, k, v, b, kappa, sample, scale, mask, seed, first_row):  # pyright: ignore
+    def forward(ctx: Any, q, k, v, b, kappa, sample, scale, mask, seed, first_row, sinks):  # pyright: ignore
         batch, heads, queries, _ = q.shape
         kv_heads, width = k.shape[1], v.shape[-1]
         groups = heads // kv_heads
         keys = noise_keys(seed, batch, heads, queries, q.device, first_row)
-        whole = Rows(b, kappa, keys, sample, mask, 0, groups, kv_heads, 0, k.shape[2] - queries)
+        whole = Rows(b, kappa, keys, sample, mask, 0, groups, kv_heads, 0, k.shape[2] - queries, sinks)
         Q, K, V = _by_kv_head(q, groups) * scale, k.flatten(0, 1), v.flatten(0, 1)
         O = q.new_empty(batch * kv_heads, groups, queries, width)
         lse, edges, opened = (q.new_empty(batch * kv_heads, groups, queries) for _ in range(3))
@@ -310,7 +327,7 @@ class _GatedAttention(torch.autograd.Function):
             db[c, :, i] = row_db.unflatten(1, (groups, -1))
         dQ.mul_(scale)
         db = db.view(batch, heads, queries).sum((0, 2))
-        return dQ.view_as(q), dK.view_as(k), dV.view_as(v), db, None, None, None, None, None, None
+        return dQ.view_as(q), dK.view_as(k), dV.view_as(v), db, None, None, None, None, None, None, None
 
 
 def _by_kv_head(x: Tensor, groups: int) -> Tensor:
@@ -362,12 +379,15 @@ def _gate_rows(
     seen = in_sight(i.stop - i.start, S.shape[2], None, S.device)[0].expand(1, rows.groups, -1, -1)
     if rows.mask is not None:
         seen = seen & rows.mask[batch % rows.mask.shape[0], head % rows.mask.shape[1], i, : S.shape[2]]
-    s = S.masked_fill(~seen.flatten(1, 2), -torch.inf)
+    seen = seen.flatten(1, 2)
+    s = S.masked_fill(~seen, -torch.inf)
     if lse is None:
         lse = s.logsumexp(-1, keepdim=True)
         lse = lse.masked_fill(lse.isneginf(), 0.0)
     b = rows.b[head].repeat_interleave(i.stop - i.start, 1)[..., None]
     z = s - rows.kappa * lse + b
+    if not rows.sinks:
+        z = z.masked_fill(resting(seen), -torch.inf)
     E = torch.exp(z.clamp(max=40.0))  # sigmoid(40) is 1; a square of exp(40) still fits in single precision
     if not rows.sample:
         return lse, torch.exp(s - lse), E, (z > 0).to(S.dtype), 0.5

@@ -144,6 +144,10 @@ def install(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrai
     if not isinstance(model, PreTrainedModel):
         raise EdgewiseError(f"edgewise works on models of transformers, not on {type(model).__name__}")
     name = type(model).__name__
+    if config is not None and not config.sinks and _has_windows(model):
+        raise EdgewiseError(
+            f"{name} has sliding windows, out of which a text's first token falls; give it a gate with sinks"
+        )
     installed = [
         (module, gate.heads, gate.kv_heads)
         for module in model.modules()
@@ -175,6 +179,12 @@ def install(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrai
     for part in {model, model.base_model}:
         part.register_forward_pre_hook(_check_length, with_kwargs=True)
     return _set_gates(model, modules, config)
+
+
+def _has_windows(model: PreTrainedModel) -> bool:
+    text = model.config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    return "sliding_attention" in kinds if kinds else getattr(text, "sliding_window", None) is not None
 
 
 def _probe(model: PreTrainedModel, name: str) -> list[tuple[nn.Module, int, int]]:

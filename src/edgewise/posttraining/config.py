@@ -179,6 +179,9 @@ class SparsifyConfig:
     """Another gate than the recipe's."""
     b: float | None = None
     """Another start for the gate's offset than the recipe's."""
+    sinks: bool = True
+    """Whether edges to a text's first token may stay. Many pretrained models rest there when there is nothing to look at:
+    --no-sinks closes all of these edges at once, and such a model learns to attend to nothing instead."""
     lr: float | None = None
     """Another highest learning rate than the usual one: 1e-3 for models of up to 5M parameters, 5e-5 for larger ones, 2e-4
     for their adapters or attention alone."""
@@ -252,7 +255,7 @@ class SparsifyConfig:
 
         kind = self.gate or RECIPES[self.recipe].gate
         usual = {recipe.gate: recipe.b for recipe in RECIPES.values()}
-        return GateConfig(kind, usual[kind] if self.b is None else self.b)
+        return GateConfig(kind, usual[kind] if self.b is None else self.b, self.sinks)
 
 
 MAY_BE_NEW = ("tokens", "minutes", "density", "lr")

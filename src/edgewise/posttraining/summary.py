@@ -1,5 +1,6 @@
 """summary.json: what a run did, in figures."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,7 @@ def summarize(
     return {
         "model": name,
         "recipe": config.recipe,
-        "gate": {"kind": gate.kind, "b": gate.b},
+        "gate": asdict(gate),
         "seed": config.seed,
         "margin": config.margin,
         "stopped": stopped,
