@@ -335,14 +335,14 @@ def folder(tmp_path) -> Path:
 
 
 def test_a_folder_without_weights_is_enough(folder):
-    code, out, err = command("sparsify", folder, "--plan", "--context", 2048)
+    code, out, err = command("sparsify", folder, "--plan", "--context", 2048, "--no-sinks")
     assert code == 0 and err == "", err
     assert "6,738,415,616 parameters" in out and f"{ASSUMED_TOKENS / 1e6:g}M tokens are an assumption" in out
     (line,) = [line for line in out.splitlines() if line.startswith("accelerate launch")]
     understood = launch_command_parser().parse_args(shlex.split(line)[2:])
     assert understood.use_fsdp and understood.module and understood.training_script == "edgewise"
     assert understood.fsdp_cpu_ram_efficient_loading == "false" and int(understood.num_processes) > 1
-    assert "--context 2048" in line
+    assert "--context 2048" in line and "--no-sinks" in line
     assert "On this machine: about" in out and "GFLOP/s" in out
 
 

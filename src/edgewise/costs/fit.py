@@ -85,6 +85,7 @@ def launch_line(layout: Layout, model: str, config: SparsifyConfig, tokens: int)
         f"--{flag} {value}" for flag in ("context", "lora") if (value := getattr(config, flag)) is not None
     ]
     words += ["--only-attention"] if config.only_attention else []
+    words += [] if config.sinks else ["--no-sinks"]
     words += [f"--rows {layout.rows}"] if layout.rows != RECIPES[config.recipe].rows else []
     words += [f"--accumulate {layout.accumulate}"] if layout.accumulate > 1 else []
     words += ["--recipe paper"] if config.recipe == "paper" else []
