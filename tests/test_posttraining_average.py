@@ -209,6 +209,26 @@ def test_what_a_validation_finds_while_layers_are_alone_is_not_held_against_all_
     assert run.multiplier.expected == pytest.approx(checked.ce)
 
 
+@pytest.mark.parametrize(("share", "rows"), [(0.0, 2), (0.25, STEPS * ROWS // 4), (1.0, None)])
+def test_a_validation_that_steers_reads_a_share_of_the_runs_tokens(place, tmp_path, monkeypatch, share, rows):
+    monkeypatch.setattr(loop, "_CHECK_TOKENS", 2 * CONTEXT)
+    monkeypatch.setattr(loop, "_CHECKED_SHARE", share)
+    asked, validate = [], Run.validate
+
+    def noting(run: Run, rows: int | None = None):
+        measured = validate(run, rows)
+        asked.append(measured.tokens)
+        return measured
+
+    monkeypatch.setattr(Run, "validate", noting)
+    sparsify(place, tmp_path / "out")
+    *on_the_way, last = asked
+    if rows is not None:  # each predicts all its tokens but the first of a text
+        assert all((rows - 1) * CONTEXT < tokens <= rows * CONTEXT < last for tokens in on_the_way)
+    else:
+        assert set(on_the_way) == {last}
+
+
 def test_a_run_without_an_end_does_not_stand_still(place, tmp_path):
     """A density alone allows for a day of steps, over which nothing is to be spread."""
     run = a_run(place, tmp_path, 1_000_000)

@@ -31,6 +31,8 @@ from edgewise.posttraining.summary import summarize
 
 _CHECKS = 24  # validations in a run
 _CHECK_TOKENS = 16_384  # held-out tokens of a validation on the way; the last one takes all
+# of a run's tokens, for each validation that the multiplier goes by: what it is told should hold on all held-out text
+_CHECKED_SHARE = 0.01
 # parameters; a larger model is held to as much text as others are on the way, and on the way to a quarter of it
 _LARGE_ON_A_CPU = 50_000_000
 _SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
@@ -239,6 +241,8 @@ def _train(run: Run, screen: Screen) -> str:
     config, accelerator = run.config, run.accelerator
     log = Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
     check_tokens = _CHECK_TOKENS // (4 if is_slow(run.dense) else 1)
+    if run.average is not None:
+        check_tokens = max(check_tokens, round(_CHECKED_SHARE * run.steps * run.tokens_per_step))
     check_rows = max(accelerator.num_processes, check_tokens // run.data.train.context)
     # of the same rows, because a part of the text is easier or harder than all of it
     all_rows = check_rows >= len(run.data.held_out.ids)
