@@ -1,6 +1,7 @@
 """Checkpoints: what is saved comes back to the bit, and never as something else."""
 
 import copy
+import itertools
 import json
 import os
 import subprocess
@@ -38,15 +39,16 @@ def trained_twin(kind: str = "llama", gate: GateConfig | None = None):
     return model
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma3"])
 @pytest.mark.parametrize(
-    "gate",
-    [GateConfig("relative", 2.0), GateConfig("score", 0.5), GateConfig("relative", 2.0, sinks=False)],
-    ids=["relative", "score", "without sinks"],
+    ("kind", "gate"),
+    [
+        *itertools.product(
+            ["gpt2", "llama", "gemma3"], [GateConfig("relative", 2.0), GateConfig("score", 0.5)]
+        ),
+        *itertools.product(["gpt2", "llama"], [GateConfig("relative", 2.0, sinks=False)]),
+    ],
 )
 def test_a_twin_comes_back_to_the_bit(kind, gate, tmp_path):
-    if kind == "gemma3" and not gate.sinks:
-        pytest.skip("it has sliding windows")
     model = trained_twin(kind, gate)
     edgewise.save(model, tmp_path / "twin")
     written = json.loads((tmp_path / "twin" / "config.json").read_text())["edgewise"]["format"]

@@ -65,7 +65,11 @@ def test_info_of_a_twin_as_json(monkeypatch, capsys, tmp_path):
     edgewise.save(edgewise.gate(host("gpt2"), edgewise.GateConfig("relative", 2.5)), tmp_path)
     code, out, _ = run(monkeypatch, capsys, "info", str(tmp_path), "--json")
     described = json.loads(out)
-    assert code == 0 and described["gate"] == {"kind": "relative", "b": 2.5} and described["heads"] == 4
+    assert (
+        code == 0
+        and described["gate"] == {"kind": "relative", "b": 2.5, "sinks": True}
+        and described["heads"] == 4
+    )
     assert described["parameters"] == sum(p.numel() for p in edgewise.load(tmp_path).parameters())
 
 
