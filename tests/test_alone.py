@@ -121,7 +121,7 @@ def test_together_begins_afresh(place):
         rates.append(run.optimizer.param_groups[0]["lr"])
     assert rates[20] == rates[0] < rates[1] == rates[21] < rates[19]
     assert {int(state["step"]) for state in run.optimizer.state.values()} == {2}
-    assert run.multiplier.beta >= run.recipe.beta * run.config.margin  # held from here on
+    assert run.multiplier.beta >= run.recipe.beta * run.config.allowed  # held from here on
 
 
 def test_layers_alone_may_yield(place):
@@ -130,9 +130,9 @@ def test_layers_alone_may_yield(place):
     run.steps = 2000
     for _ in range(40):
         seen = run.step()
-        if seen.ce < run.config.margin:
+        if seen.ce < run.config.allowed:
             break
-        assert run.multiplier.beta < run.recipe.beta * run.config.margin
+        assert run.multiplier.beta < run.recipe.beta * run.config.allowed
     assert run.step_number > 3
     assert max(gate.b.max().item() for gate in run.gates) > 0.99
 

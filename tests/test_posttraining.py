@@ -43,10 +43,11 @@ from edgewise.evaluation import cross_entropy, measure
 from edgewise.pocket import evaluate as pocket_evaluate
 from edgewise.posttraining import loop, objective, summary
 from edgewise.posttraining.config import RECIPES
-from edgewise.posttraining.controls import TOP_K, measure_masked, random_mask
+from edgewise.posttraining.controls import TOP_K, control_folder, load_control, measure_masked, random_mask
 from edgewise.posttraining.objective import Multiplier, compare, least_pressure, let_go
 from edgewise.posttraining.picture import draw_run
 from edgewise.posttraining.run import Run
+from edgewise.posttraining.screen import Screen
 from edgewise.posttraining.snapshot import newest_whole
 
 
@@ -278,7 +279,6 @@ def test_without_a_whole_snapshot_there_is_one_clear_error(place, half):
 def test_a_run_is_resumed_with_its_own_settings(place, half):
     others = (
         ("--seed", 1),
-        ("--margin", 0.5),
         ("--recipe", "paper"),
         ("--b", 3),
         ("--accumulate", 2),
@@ -313,6 +313,20 @@ def test_a_run_goes_on_for_more_tokens(place, half):
     assert json.loads((half / "summary.json").read_text())["tokens"] == twice
     code, _, err = sparsify_command(place, half, "--resume", "--tokens", twice)  # nothing is left to do
     assert code == 0 and f"at step {2 * STEPS} of {2 * STEPS}" in err
+
+
+def test_a_run_goes_on_with_another_margin(place, half):
+    code, _, err = sparsify_command(place, half, "--resume", "--margin", 0.5)
+    assert code == 0, err
+    assert json.loads((half / "summary.json").read_text())["margin"] == 0.5
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_limit_that_was_not_kept_comes_with_a_way_to_keep_it(whole, kept, capsys):
+    found = {**whole["edgewise"].summary, "delta_ce": 0.02, "margin": 0.03 if kept else 0.01}
+    Screen(True).result(found, Path("runs/it"))
+    err = capsys.readouterr().err
+    assert ("NOT kept" in err) == ("--resume --out runs/it" in " ".join(err.split())) == (not kept)
 
 
 def test_time_up_ends_a_run_with_a_check(place, tmp_path, monkeypatch):
@@ -756,6 +770,23 @@ def test_controls_are_as_sparse_as_the_twin(place, tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "controls": kept}))
     again = sparsify(place, tmp_path, controls=True, b=2.0, resume=True).summary["controls"]
     assert again == {**found, **kept}
+
+
+def test_controls_train_what_the_twin_trained(place, tmp_path):
+    sparsify(place, tmp_path, controls=True, b=2.0, lora=2, only_attention=True, precision="bf16")
+    dense = edgewise.load(place / "gpt2")
+    for mask in ("random", *TOP_K):
+        control = edgewise.load(place / "gpt2")
+        load_control(control_folder(tmp_path, mask), control)
+        changed = {
+            name: (b - a).T
+            for (name, a), b in zip(dense.named_parameters(), control.parameters(), strict=True)
+            if not torch.equal(a, b)
+        }
+        assert {name.split(".", 3)[3] for name in changed} == {"attn.c_attn.weight", "attn.c_proj.weight"}
+        for name, by in changed.items():
+            sizes = torch.linalg.svdvals(by)
+            assert sizes[1] > 1e-6 and sizes[2] < 1e-3 * sizes[1], name
 
 
 def gpt2_by_hand(model, ids, mask):

@@ -233,7 +233,7 @@ def test_a_run_without_an_end_does_not_stand_still(place, tmp_path):
     """A density alone allows for a day of steps, over which nothing is to be spread."""
     run = a_run(place, tmp_path, 1_000_000)
     run.step()
-    assert run.multiplier.speed >= 0.004 and run.recipe.averaged * run._horizon <= 4000
+    assert run.multiplier.speed >= 0.004 and run.recipe.averaged * run.horizon <= 4000
 
 
 @pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")

@@ -121,12 +121,12 @@ PRETRAINED = {
         RECIPES["edgewise"],
         b_end=None,
         hold=1.0,
-        held=0.75,
+        held=0.5,
         beta=2.0,
         floor=0.1,
-        ceiling=3.0,
+        ceiling=5.0,
         swing=16.0,
-        decay=0.5,
+        decay=0.3,
         averaged=0.05,
     ),
     "paper": RECIPES["paper"],
@@ -143,6 +143,7 @@ def recipe_for(name: str, parameters: int) -> Recipe:
 
 
 DEFAULT_MINUTES = 15.0
+DEFAULT_MARGIN = 0.01
 LONGEST_CONTEXT = 1024
 """Tokens to a row, where --context says nothing and the model could take more."""
 _SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
@@ -171,8 +172,8 @@ class SparsifyConfig:
     density: float | None = None
     """Stop when held-out density is at most this share of edges (0.02 is 2 %) and the loss is kept. Once so few are left,
     the pressure is let go, and the loss comes back sooner."""
-    margin: float = 0.01
-    """By how much the twin's loss may exceed the dense model's, in nats per token."""
+    margin: float | None = None
+    """By how much the twin's loss may exceed the dense model's, in nats per token: 0.01 if not given."""
     seed: int = 0
     """Seed of the order of data and of the gates' noise."""
     gate: Literal["relative", "score"] | None = None
@@ -207,7 +208,7 @@ class SparsifyConfig:
     """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training. Takes
     several times as long as the run."""
     resume: bool = False
-    """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density and --lr may be new."""
+    """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density, --margin and --lr may be new."""
     save_minutes: float = 5.0
     """Minutes between snapshots."""
     track: Literal["tensorboard", "wandb", "trackio"] | None = None
@@ -220,7 +221,7 @@ class SparsifyConfig:
             "--tokens": self.tokens is not None and self.token_limit == 0,
             "--minutes": self.minutes is not None and not self.minutes > 0,
             "--density": self.density is not None and not 0 < self.density < 1,
-            "--margin": not self.margin > 0,
+            "--margin": self.margin is not None and not self.margin > 0,
             "--lr": self.lr is not None and not self.lr > 0,
             "--context": self.context is not None and self.context < 2,
             "--rows": self.rows is not None and self.rows < 1,
@@ -235,6 +236,11 @@ class SparsifyConfig:
             raise EdgewiseError(f"{flag} must be {range_}, not {value}")
         if self.recipe not in RECIPES:
             raise EdgewiseError(f"unknown recipe {self.recipe!r}; the recipes are: {', '.join(RECIPES)}")
+
+    @property
+    def allowed(self) -> float:
+        """Nats per token that the twin may lose."""
+        return DEFAULT_MARGIN if self.margin is None else self.margin
 
     @property
     def token_limit(self) -> int | None:
@@ -258,7 +264,7 @@ class SparsifyConfig:
         return GateConfig(kind, usual[kind] if self.b is None else self.b, self.sinks)
 
 
-MAY_BE_NEW = ("tokens", "minutes", "density", "lr")
+MAY_BE_NEW = ("tokens", "minutes", "density", "margin", "lr")
 """What a resumed run may change."""
 NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", "plan", *MAY_BE_NEW)
 

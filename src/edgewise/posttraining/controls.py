@@ -9,8 +9,9 @@ Every control starts from the same dense weights and is measured on the same hel
                     edges a layer needs is then something that the learned gates have found
     dense           no mask at all: what the same budget of training gains by itself
 
-Masks are measured as they are, and behind them the dense model is post-trained with the twin's own budget, fit and learning
-rates; what comes of that is kept in `controls/`. Controls that were interrupted go on with `--resume --controls`.
+Masks are measured as they are, and behind them the dense model is post-trained as the twin was: all weights or adapters,
+with its budget, fit and learning rates; what comes of that is kept in `controls/`. Controls that were interrupted go on with
+`--resume --controls`.
 """
 
 import copy
@@ -30,9 +31,10 @@ from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
 from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import Measured, cross_entropy, measure, parts, run_model
+from edgewise.posttraining.average import Average
 from edgewise.posttraining.objective import compare, schedule
 from edgewise.posttraining.snapshot import explained
-from edgewise.posttraining.trained import train_only_attention
+from edgewise.posttraining.trained import as_trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -126,13 +128,14 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
         yield left
 
 
-def train_masked(run: "Run", model: nn.Module, mask: Mask | None, screen: "Screen") -> None:
-    """Post-train a dense model behind a mask: the run's own fit, rates, rows and number of steps."""
+def train_masked(run: "Run", mask: Mask | None, screen: "Screen") -> "PreTrainedModel":
+    """The dense model, post-trained behind a mask as the twin was: what is trained, the fit, the rates, rows, precision and
+    number of steps are the run's own, and so is the average."""
     recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
-    if run.config.only_attention:
-        train_only_attention(model)
+    model = as_trained(copy.deepcopy(run.dense).float(), run.config)  # pyright: ignore
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
+    average = Average(learned) if recipe.averaged else None
     model.train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
@@ -142,7 +145,7 @@ def train_masked(run: "Run", model: nn.Module, mask: Mask | None, screen: "Scree
         batch = run.data.train.take(run.rows)
         asked = (batch.targets != IGNORE).sum().item()
         for piece in parts(batch, run.part_rows, device):
-            with masked(model, mask):
+            with masked(model, mask), run.autocast():
                 logits = run_model(model, piece)
             if recipe.distilled and mask is not None:
                 loss = compare(logits, run.dense_logits(piece), piece.targets).divergence
@@ -152,7 +155,11 @@ def train_masked(run: "Run", model: nn.Module, mask: Mask | None, screen: "Scree
         nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    model.eval()
+        if average is not None:
+            average.update(recipe.averaged * run.horizon)
+    if average is not None:
+        average.swap()
+    return (model if run.config.lora is None else model.merge_and_unload()).eval()  # pyright: ignore
 
 
 def measure_masked(model: nn.Module, mask: Mask | None, held_out: Batch) -> dict[str, float]:
@@ -181,10 +188,9 @@ def run_controls(
             continue
         if mask is not None:
             results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
-        model = copy.deepcopy(run.dense).float()
         screen.say(f"control: {name}, trained for {run.step_number:,} steps")
         run.data.train.load_state_dict(run.first_rows)
-        train_masked(run, model, mask, screen)
+        model = train_masked(run, mask, screen)
         if mask is not None:
             with explained(run.snapshot_folder, "a control"):
                 save_control(

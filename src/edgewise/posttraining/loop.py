@@ -301,7 +301,7 @@ def _train(run: Run, screen: Screen) -> str:
                     accelerator.log(values, step=run.step_number)
                 run.take_notice(checked, dense_ce)
                 reached = config.density is not None and checked.density <= config.density
-                if reached and checked.ce <= dense_ce + config.margin:
+                if reached and checked.ce <= dense_ce + config.allowed:
                     stopped = f"density {config.density} reached"
                     break
             if seen.flags[_INTERRUPT]:

@@ -40,13 +40,7 @@ from edgewise.posttraining.average import Average
 from edgewise.posttraining.config import SparsifyConfig, recipe_for
 from edgewise.posttraining.objective import Multiplier, ceiling, compare, least_pressure, let_go, schedule
 from edgewise.posttraining.shares import pairs_of, share_of
-from edgewise.posttraining.trained import (
-    can_fuse,
-    parameter_groups,
-    train_only_attention,
-    usual_rate,
-    with_lora,
-)
+from edgewise.posttraining.trained import as_trained, can_fuse, parameter_groups, usual_rate
 from edgewise.posttraining.words import TOKENS, Words, is_large, likely_words, only, words_of
 
 # At every snapshot it would say that tied weights are saved once.
@@ -114,11 +108,7 @@ class Run:
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
             part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
-        if config.only_attention:
-            train_only_attention(twin)
-        trained = twin
-        if config.lora is not None:
-            trained = with_lora(twin, config.lora, config.seed, config.only_attention)
+        trained = as_trained(twin, config)
         self._unembeddings: list[Any] = [each.get_output_embeddings() for each in (self.dense, twin)]
         groups = [{"params": found} for found in parameter_groups(trained)]
         optimizer = torch.optim.AdamW(
@@ -129,10 +119,10 @@ class Run:
         self.gates = gates_of(self.inner)
         self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
         self.multiplier = Multiplier(
-            self.recipe.beta * config.margin,
+            self.recipe.beta * config.allowed,
             self.recipe.speed,
-            self.recipe.floor * config.margin,
-            self.recipe.ceiling * config.margin,
+            self.recipe.floor * config.allowed,
+            self.recipe.ceiling * config.allowed,
         )
         self.target = float("nan")  # the dense model's held-out loss, once measured
         self.step_number = self.steps = 0
@@ -223,7 +213,7 @@ class Run:
 
     def _backward_together(self, part: Batch, asked: int, share: float) -> Tensor:  # -> [3]
         words, part = self._words(part)
-        with self._autocast(), only(self._unembeddings[1], words), tap(self.inner) as seen:
+        with self.autocast(), only(self._unembeddings[1], words), tap(self.inner) as seen:
             logits = run_model(self.model, part)
         compared = None
         if self.recipe.distilled or self.recipe.paired:
@@ -249,7 +239,7 @@ class Run:
             self._repeated = _Repeated(batch, {})
         found = self._repeated.recorded
         if place not in found:
-            with torch.no_grad(), self._autocast(), alone.recording(self.dense) as found[place]:
+            with torch.no_grad(), self.autocast(), alone.recording(self.dense) as found[place]:
                 run_rows(self.dense.base_model, part)
         return found[place]
 
@@ -258,7 +248,7 @@ class Run:
         if self._metrics is None:
             rows = self._first_rows(alone.METRIC_TOKENS)
             self._metrics = alone.fisher_metrics(self.dense, rows, self.part_rows, self.config.seed)
-        with self._autocast():
+        with self.autocast():
             cost, density = alone.backward_alone(
                 self.inner, seen, self._metrics, asked, self._pressure, share
             )
@@ -309,12 +299,12 @@ class Run:
         self.optimizer.zero_grad()
         self._lower_ceiling()
         if self.average is not None and not is_alone:
-            self.average.update(self.recipe.averaged * self._horizon)
-        margin, recipe = self.config.margin, self.recipe
+            self.average.update(self.recipe.averaged * self.horizon)
+        margin, recipe = self.config.allowed, self.recipe
         least = at.least_pressure
         if self.config.density is not None:
             least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
-        self.multiplier.speed = recipe.speed if is_alone else min(recipe.speed, recipe.swing / self._horizon)
+        self.multiplier.speed = recipe.speed if is_alone else min(recipe.speed, recipe.swing / self.horizon)
         self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
         self.density = density
         self.step_number += 1
@@ -322,7 +312,7 @@ class Run:
         return seen
 
     @property
-    def _horizon(self) -> int:
+    def horizon(self) -> int:
         """The steps of all layers that averages and pressure are spread over: those of a very long run need no more."""
         return min(self.steps - self.alone_steps, _LONG)
 
@@ -392,10 +382,10 @@ class Run:
         return slowest.max().item()
 
     def dense_logits(self, part: Batch) -> Tensor:
-        with torch.no_grad(), self._autocast():
+        with torch.no_grad(), self.autocast():
             return run_model(self.dense, part)
 
-    def _autocast(self) -> Any:
+    def autocast(self) -> Any:
         on = self.config.precision == "bf16"
         return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=on)
 
@@ -439,7 +429,7 @@ class Run:
             # forward passes are collective: shares that differ by a row must not differ in their number of pieces
             smallest = len(held_out.ids) // count
             at_once = next(n for n in itertools.count(at_once) if smallest % n)
-        with self._autocast():
+        with self.autocast():
             return measure(model, mine, at_once, lambda x: self.accelerator.reduce(x, "sum"))  # pyright: ignore
 
     # ------------------------------------------------------------------------------------------------- snapshots

@@ -60,7 +60,7 @@ class Screen:
             "time": f"about {span((steps - alone_left) * seconds + alone_seconds)} "
             f"({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
             "memory": f"about {memory_of(run, 0 if run.average is None else 4) / 2**30:.1f} GB",
-            "keep": f"held-out loss <= {dense.ce:.4f} + {config.margin:g} nats ({dense.tokens:,} tokens)",
+            "keep": f"held-out loss <= {dense.ce:.4f} + {config.allowed:g} nats ({dense.tokens:,} tokens)",
             "results": str(config.out),
         }
         if alone_left:
@@ -106,11 +106,11 @@ class Screen:
         """A step, in the live line."""
         if run.is_alone:
             return (
-                f"layers alone, about {run.multiplier.gap or 0:+.4f} (may {run.config.margin:+g}) · "
+                f"layers alone, about {run.multiplier.gap or 0:+.4f} (may {run.config.allowed:+g}) · "
                 f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
             )
         return (
-            f"loss {seen.dense_ce:.3f} {run.multiplier.expected:+.4f} (may {run.config.margin:+g}) · "
+            f"loss {seen.dense_ce:.3f} {run.multiplier.expected:+.4f} (may {run.config.allowed:+g}) · "
             f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
         )
 
@@ -129,6 +129,10 @@ class Screen:
             f"{summary['heads_closed']} of {summary['heads']} heads closed); held-out loss {summary['sparse_ce']:.4f}, "
             f"{summary['delta_ce']:+.4f} against the dense model: {kept}"
         )
+        if kept != "kept":
+            self.say(
+                f"To get the loss back, go on for longer: --resume --out {out} with more --minutes or --tokens"
+            )
         self.say(f"The twin, summary.json, log.jsonl and run.png are in {out}")
         print(out)
 

@@ -25,7 +25,7 @@ def summarize(
         "recipe": config.recipe,
         "gate": asdict(gate),
         "seed": config.seed,
-        "margin": config.margin,
+        "margin": config.allowed,
         "stopped": stopped,
         "dense_ce": dense.ce,
         "sparse_ce": twin.ce,

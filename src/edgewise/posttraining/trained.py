@@ -24,6 +24,15 @@ def usual_rate(parameters: int, few: bool) -> float:
     return float("inf") if parameters <= config.SMALL else FEW_RATE if few else PRETRAINED_RATE
 
 
+def as_trained(model: PreTrainedModel, settings: config.SparsifyConfig) -> nn.Module:
+    """The model with gradients for what the settings train, inside peft if that is adapters."""
+    if settings.only_attention:
+        train_only_attention(model)
+    if settings.lora is None:
+        return model
+    return with_lora(model, settings.lora, settings.seed, settings.only_attention)
+
+
 def train_only_attention(model: nn.Module) -> None:
     """Leave all weights as they are but those of attention, and its gates' thresholds."""
     model.requires_grad_(False)
