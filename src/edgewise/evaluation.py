@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from rich.console import Console
 from rich.markup import escape
@@ -23,6 +22,7 @@ from edgewise.checkpoint import load, shared_tokenizer
 from edgewise.data import IGNORE, Batch, held_out_only, shipped_data
 from edgewise.errors import EdgewiseError
 from edgewise.model_info import info
+from edgewise.resident import most_with
 
 if TYPE_CHECKING:
     from edgewise.sinks import Sinks
@@ -120,7 +120,7 @@ def peak(model: Any, batch: Batch) -> int:
     vocabulary, t = vocabulary_of(model), batch.ids.shape[1]
     width, heads = model.config.get_text_config().hidden_size, gates_of(model)[0].heads
     row = 2 * t * vocabulary + numbers_of_row(t, width, width_inside_mlps(model), heads)
-    return psutil.Process().memory_info().rss + 4 * rows_at_once(batch, vocabulary) * row
+    return most_with(4 * rows_at_once(batch, vocabulary) * row)
 
 
 def vocabulary_of(model: nn.Module) -> int:

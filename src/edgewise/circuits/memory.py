@@ -1,12 +1,12 @@
 """How much of a model's work fits into a given amount of memory."""
 
-import psutil
 import torch
 from torch import Tensor
 
 from edgewise.circuits.edges import Wiring
 from edgewise.circuits.replay import Replay
 from edgewise.evaluation import numbers_of_row, width_inside_mlps
+from edgewise.resident import most_with
 
 
 def bytes_per_row(replay: Replay) -> int:
@@ -71,4 +71,4 @@ def peak(replay: Replay, wiring: Wiring | None, max_memory: int) -> int:
         at_once = min(prompts_at_once(replay, wiring, max_memory), replay.n)
         scores = bytes_of_scores(replay.n, wiring.exists.numel(), wiring.count)
         most = max(most, at_once * bytes_per_prompt(replay, wiring) + scores)
-    return psutil.Process().memory_info().rss + most
+    return most_with(most)

@@ -1,7 +1,5 @@
 """What a run shows while it runs: the plan, a live line, the result. On one process only."""
 
-import resource
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, track
 
 from edgewise.evaluation import Measured
+from edgewise.resident import most
 
 if TYPE_CHECKING:
     from edgewise.posttraining.run import Run, StepLog
@@ -149,5 +148,4 @@ def memory_of(run: "Run", more: int = 0) -> int:
         import torch
 
         return torch.cuda.max_memory_allocated() + moments
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit + moments
+    return most() + moments

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import psutil
 
 from edgewise.errors import EdgewiseError
+from edgewise.resident import most_with
 from edgewise.tracing.frozen import Frozen
 from edgewise.tracing.graph import BATCH_BYTES, Graph, Readout
 from edgewise.tracing.influence import Pruned
@@ -31,8 +32,7 @@ class Plan:
     """What to do if it does not fit."""
 
     def __str__(self) -> str:
-        total = psutil.Process().memory_info().rss + self.more
-        return f"{self.what}; memory about {total / 2**30:.1f} GB in all"
+        return f"{self.what}; memory about {most_with(self.more) / 2**30:.1f} GB in all"
 
     def check_fits(self) -> None:
         free = psutil.virtual_memory().available
