@@ -115,7 +115,8 @@ def gated_attention(sizes: Sizes) -> Section:
 
 
 TRAINING = """
-Forward, backward and AdamW's update; medians of steps that take turns. *Dense* is the model as transformers trains
+Forward, backward and AdamW's update; medians of steps that take turns, and of the ratios of neighbouring steps (which
+are not the ratios of the medians). *Dense* is the model as transformers trains
 it, with torch's `scaled_dot_product_attention`. *Gated* has gates and the gradient of the density. *Distilled* adds
 the forward pass of the dense model, from which the default recipe takes its targets.
 """

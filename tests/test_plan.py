@@ -352,6 +352,35 @@ def test_the_plan_of_a_shipped_model():
     assert "edgewise sparsify pocket --tokens 2M --precision bf16 --lora 8 --out ..." in out
 
 
+def test_the_command_of_a_plan_starts_the_run_that_was_planned():
+    asked = [
+        "--margin",
+        "0.02",
+        "--lr",
+        "0.0001",
+        "--alone",
+        "200K",
+        "--gate",
+        "score",
+        "--b",
+        "1.5",
+        "--seed",
+        "3",
+    ]
+    asked += ["--valid", "held out.txt", "more.txt", "--only-attention", "--recipe", "paper", "--no-sinks"]
+    code, out, err = command("sparsify", "pocket", "--plan", "--tokens", "2M", *asked)
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.strip().startswith("edgewise sparsify")]
+    line = line[line.index("edgewise") :]
+    words = shlex.split(line)
+    for flag in [word for word in asked if word.startswith("--")]:
+        assert flag in words, (flag, line)
+        value = asked[asked.index(flag) + 1 :][:1]
+        if value and not value[0].startswith("--"):
+            assert words[words.index(flag) + 1] == value[0]
+    assert words[words.index("--valid") + 2] == "more.txt"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,7 +6,8 @@ fits on one faster, and none smaller. LoRA does not go together with FSDP (`post
 one GPU or on none.
 """
 
-from dataclasses import dataclass, replace
+import shlex
+from dataclasses import dataclass, fields, replace
 
 from edgewise import pocket
 from edgewise.costs.hardware import GIB, GPU, USABLE
@@ -77,18 +78,30 @@ def in_the_way(shape: Shape, setup: Setup, gpu: GPU) -> str:
     return f"together {memory.total / GIB:,.0f} GB {of}; the most of it {listed}"
 
 
+_PLANNED = ("tokens", "minutes", "precision", "rows", "accumulate", "out", "plan", "resume")
+
+
+def _as_asked(config: SparsifyConfig) -> list[str]:
+    """The flags that were given, except those that the plan decides."""
+    words = []
+    for field in fields(config):
+        value, flag = getattr(config, field.name), field.name.replace("_", "-")
+        if field.name in _PLANNED or value == field.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words.append(shlex.join([f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]))
+    return words
+
+
 def launch_line(layout: Layout, model: str, config: SparsifyConfig, tokens: int) -> str:
     """The command that starts the run there."""
     data = "" if model in pocket.NAMES else "--data ... "
     words = [f"edgewise sparsify {model} {data}--tokens {tokens / 1e6:g}M --precision bf16"]
-    words += [
-        f"--{flag} {value}" for flag in ("context", "lora") if (value := getattr(config, flag)) is not None
-    ]
-    words += ["--only-attention"] if config.only_attention else []
-    words += [] if config.sinks else ["--no-sinks"]
+    words += _as_asked(config)
     words += [f"--rows {layout.rows}"] if layout.rows != RECIPES[config.recipe].rows else []
     words += [f"--accumulate {layout.accumulate}"] if layout.accumulate > 1 else []
-    words += ["--recipe paper"] if config.recipe == "paper" else []
     command = " ".join([*words, "--out ..."])
     if not layout.setup.sharded:
         return command
