@@ -203,15 +203,15 @@ def measured(shapes: dict[str, Shape]) -> str:
     features = TranscoderConfig().features_for(pocket.layers, pocket.width)
     one_core = ThisMachine(TWO_CORES.rate / 2)
     known = [
-        ("`pocket`: a step, gated", step(pocket, 128, False) * 2048, 0.259 * 1.17, TWO_CORES),
-        ("`pocket`: a step, distilled", step(pocket, 128, True) * 2048, 0.259 * 1.60, TWO_CORES),
+        ("`pocket`: a step, gated", step(pocket, 128, False) * 2048, 0.342, TWO_CORES),
+        ("`pocket`: a step, distilled", step(pocket, 128, True) * 2048, 0.442, TWO_CORES),
         ("`pocket`: the default run, 3.8M tokens", step(pocket, 128, True) * 3.8e6, 3.8e6 / 4300, TWO_CORES),
-        ("GPT-2 small: a step of 512 tokens, gated", step(gpt2, 512, False) * 512, 4.486 * 1.09, TWO_CORES),
-        ("GPT-2 small: a step, distilled", step(gpt2, 512, True) * 512, 4.486 * 1.36, TWO_CORES),
+        ("GPT-2 small: a step of 512 tokens, gated", step(gpt2, 512, False) * 512, 4.381, TWO_CORES),
+        ("GPT-2 small: a step, distilled", step(gpt2, 512, True) * 512, 5.592, TWO_CORES),
         (
             "GPT-2 small: all heads, one direction, 16 x 16",
             flops.patch_heads(gpt2, 16, 16) * 0.5,
-            28.0,
+            28.6,
             TWO_CORES,
         ),
         ("GPT-2 small: EAP-IG, one step", flops.attribute_edges(gpt2, 16, 16, 1), 3.3, TWO_CORES),
