@@ -115,12 +115,12 @@ def width_inside_mlps(model: Any) -> int:
     return getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * text.hidden_size
 
 
-def peak(model: Any, batch: Batch) -> int:
-    """The bytes that measuring takes at most, with what the process holds already: a piece's logits and their softmax."""
+def bytes_of_measuring(model: Any, batch: Batch) -> int:
+    """What measuring takes at most: a piece's logits and their softmax."""
     vocabulary, t = vocabulary_of(model), batch.ids.shape[1]
     width, heads = model.config.get_text_config().hidden_size, gates_of(model)[0].heads
     row = 2 * t * vocabulary + numbers_of_row(t, width, width_inside_mlps(model), heads)
-    return most_with(4 * rows_at_once(batch, vocabulary) * row)
+    return 4 * rows_at_once(batch, vocabulary) * row
 
 
 def vocabulary_of(model: nn.Module) -> int:
@@ -203,7 +203,7 @@ def evaluate_models(
     results = {}
     for name in names:
         model = load(name)
-        say(f"{name}: memory about {peak(model, batch) / 2**30:.1f} GB in all")
+        say(f"{name}: memory about {most_with(bytes_of_measuring(model, batch)) / 2**30:.1f} GB in all")
         pieces = -(-len(batch.ids) // rows_at_once(batch, vocabulary_of(model)))
         with Progress(transient=True) as progress:
             task = progress.add_task(escape(str(name)), total=pieces)

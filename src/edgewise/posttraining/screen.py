@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, track
 
-from edgewise.evaluation import Measured
-from edgewise.resident import most
+from edgewise.evaluation import Measured, bytes_of_measuring
+from edgewise.resident import most_with
 
 if TYPE_CHECKING:
     from edgewise.posttraining.run import Run, StepLog
@@ -47,6 +47,8 @@ class Screen:
         alone_left = max(0, run.alone_steps - run.step_number)
         trained = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
         gate = config.gate_config
+        averaged = 0 if run.average is None else 4  # bytes for each weight
+        validation = bytes_of_measuring(run.dense, run.data.held_out)
         stops = [f"density {config.density:.2%}"] if config.density is not None else []
         rows = {
             "model": f"{name}: {trained / 1e6:.2f}M trained parameters"
@@ -58,7 +60,7 @@ class Screen:
             + "".join(f", or until {stop}" for stop in stops),
             "time": f"about {span((steps - alone_left) * seconds + alone_seconds)} "
             f"({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
-            "memory": f"about {memory_of(run, 0 if run.average is None else 4) / 2**30:.1f} GB",
+            "memory": f"about {memory_of(run, averaged, validation) / 2**30:.1f} GB",
             "keep": f"held-out loss <= {dense.ce:.4f} + {config.allowed:g} nats ({dense.tokens:,} tokens)",
             "results": str(config.out),
         }
@@ -140,12 +142,12 @@ def span(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def memory_of(run: "Run", more: int = 0) -> int:
-    """What the measured steps took at most, and what comes with the first update: the optimizer's two moments, and maybe
-    some more bytes for each weight that is trained."""
+def memory_of(run: "Run", more: int = 0, beside: int = 0) -> int:
+    """What the measured steps took at most, or will when something is done beside what they left, and what comes with the
+    first update: the optimizer's two moments, and maybe some more bytes for each weight that is trained."""
     moments = (8 + more) * sum(p.numel() for p in run.model.parameters() if p.requires_grad)
     if run.accelerator.device.type == "cuda":
         import torch
 
         return torch.cuda.max_memory_allocated() + moments
-    return most() + moments
+    return most_with(beside) + moments
