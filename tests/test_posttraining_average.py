@@ -132,12 +132,28 @@ def test_pressure_goes_by_what_held_out_text_says_of_the_twin():
         assert (multiplier.beta > 1.0) is rises and (multiplier.beta < 1.0) is not rises
 
 
-def test_one_validation_does_not_decide_alone():
+def test_between_validations_the_batches_tell_how_the_loss_changes():
     multiplier = Multiplier(beta=1.0, speed=0.1, floor=0.01, ceiling=10.0)
     multiplier.update(0.01, margin=0.01)
-    multiplier.correct(0.02)
-    multiplier.correct(0.04)
-    assert multiplier.expected == pytest.approx(0.03)
+    for found in (0.02, 0.04):
+        multiplier.correct(found)
+        assert multiplier.expected == pytest.approx(found)
+    multiplier.update(0.03, margin=0.01)  # 0.02 above the moving average
+    assert multiplier.expected == pytest.approx(0.04 + (1 - multiplier.memory) * 0.02)
+
+
+@pytest.mark.parametrize(("averaged", "over"), [(1.0, 100), (0.11, 11), (0.05, 10)])
+def test_what_batches_lose_is_averaged_over_the_steps_of_the_twin_and_no_fewer_than_ten(
+    place, tmp_path, monkeypatch, averaged, over
+):
+    recipe = replace(config.PRETRAINED["edgewise"], averaged=averaged)
+    monkeypatch.setitem(config.PRETRAINED, "edgewise", recipe)
+    run, expected = a_run(place, tmp_path, 100), 0.0
+    for n in range(1, 15):
+        seen = run.step()
+        share = max(1 / n, 1 / over)
+        expected = (1 - share) * expected + share * (seen.ce - seen.dense_ce)
+        assert run.multiplier.gap == pytest.approx(expected, abs=1e-9)
 
 
 def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path, monkeypatch):

@@ -16,17 +16,18 @@ class Average:
     def __init__(self, weights: Iterable[nn.Parameter]):
         self._weights = [weight.detach() for weight in weights]
         self._means: list[Tensor] = []
-        self._seen = 0
+        self.seen = 0
 
     @torch.no_grad()
-    def update(self, over: float) -> None:
-        """Take notice of the weights as they are; `over` is how many of the last ones count."""
+    def update(self, over: float) -> float:
+        """Take notice of the weights as they are; `over` is how many of the last ones count. Gives these ones' share."""
         if not self._means:
             self._means = [weight.clone() for weight in self._weights]
-        self._seen += 1
-        share = max(1 / self._seen, 1 / max(1.0, over))
+        self.seen += 1
+        share = max(1 / self.seen, 1 / max(1.0, over))
         for mean, weight in zip(self._means, self._weights, strict=True):
             mean.lerp_(weight, share)
+        return share
 
     @torch.no_grad()
     def swap(self) -> None:
@@ -46,11 +47,11 @@ class Average:
 
     def save(self, file: Path) -> None:
         means = {str(place): mean.contiguous() for place, mean in enumerate(self._means)}
-        save_file(means, file, {"seen": str(self._seen)})
+        save_file(means, file, {"seen": str(self.seen)})
 
     def load(self, file: Path) -> None:
         with safe_open(file, "pt") as found:
-            self._seen = int(found.metadata()["seen"])
+            self.seen = int(found.metadata()["seen"])
             self._means = [
                 found.get_tensor(str(place)).to(weight.device)
                 for place, weight in enumerate(self._weights[: len(found.keys())])

@@ -55,9 +55,9 @@ class Multiplier:
         return (self.gap or 0.0) + (self.correction or 0.0)
 
     def correct(self, gap: float) -> None:
-        """Take notice of what was measured on held-out text: half of it, because that has its chance too."""
-        found = gap - (self.gap or 0.0)
-        self.correction = found if self.correction is None else (self.correction + found) / 2
+        """Take notice of what was measured on held-out text. It is the same text each time, so there is no noise in how it
+        changes; between two measurements the moving average tells."""
+        self.correction = gap - (self.gap or 0.0)
 
     def update(self, gap: float, margin: float, least: float = 0.0) -> None:
         """Take notice of one batch: how far the twin is from the dense model, how far it may be, and how low beta may go."""

@@ -299,7 +299,9 @@ class Run:
         self.optimizer.zero_grad()
         self._lower_ceiling()
         if self.average is not None and not is_alone:
-            self.average.update(self.recipe.averaged * self.horizon)
+            share = self.average.update(self.recipe.averaged * self.horizon)
+            # over the same steps, so that what the two lose can be compared; but over no fewer than ten
+            self.multiplier.memory = 1 - min(share, max(0.1, 1 / self.average.seen))
         margin, recipe = self.config.allowed, self.recipe
         least = at.least_pressure
         if self.config.density is not None:
