@@ -124,7 +124,7 @@ PRETRAINED = {
         held=0.5,
         beta=2.0,
         floor=0.1,
-        ceiling=5.0,
+        ceiling=3.0,
         swing=16.0,
         decay=0.3,
         averaged=0.05,
@@ -133,7 +133,7 @@ PRETRAINED = {
 }
 """For larger models. Their weights follow so slowly that what high pressure takes away does not come back: so it stays low,
 and moves slowly. But not too low: with the loss at the margin, a factor of e in density is worth 1.6 margins (stories15M),
-and less pressure than about that lets back edges which training would have made up for. Nor does a ceiling on b let
+and much less pressure than that lets back edges which training would have made up for. Nor does a ceiling on b let
 attention back that they need spread thin."""
 
 
