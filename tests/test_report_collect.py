@@ -69,6 +69,20 @@ def test_everything_in_the_folder_is_there(results: Path):
     assert pair[0]["contexts"]
 
 
+def test_of_many_links_the_strongest_are_shown_and_paths_still_point_to_theirs(results: Path, monkeypatch):
+    (whole,) = collect(results)["traces"]
+    monkeypatch.setattr("edgewise.report.collect._MOST_LINKS", 5)
+    (cut,) = collect(results)["traces"]
+    for before, after in zip(whole, cut, strict=True):
+        assert not any("links" in said for said in before["warnings"])
+        assert f"of {len(before['links']):,} links" in after["warnings"][-1]
+        strongest = sorted((abs(link["flow"]) for link in before["links"]), reverse=True)[:5]
+        flows = [abs(link["flow"]) for link in after["links"]]
+        assert set(strongest) <= set(flows) and len(flows) <= 5 + len(before["paths"])
+        for old, new in zip(before["paths"], after["paths"], strict=True):
+            assert after["links"][new["link"]] == before["links"][old["link"]]
+
+
 def test_maps_are_those_of_the_model(results: Path):
     maps = PromptMaps.load(results / "antonym")
     model, tokenizer = edgewise.load("pocket-sparse"), edgewise.load_tokenizer("pocket")

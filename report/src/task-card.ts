@@ -46,7 +46,7 @@ export function taskCard(context: Context): View {
         {},
         ...values.map((value, i) => bar(value, most, colours[i]!, names[i]!)),
         ratio
-          ? el("span", { class: "ratio" }, ratio >= 1 ? `${short(ratio)} × fewer` : `${short(1 / ratio)} × more`)
+          ? el("span", { class: "ratio" }, ratio === 1 ? "as many" : ratio > 1 ? `${short(ratio)} × fewer` : `${short(1 / ratio)} × more`)
           : null,
       );
     };

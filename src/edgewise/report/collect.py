@@ -24,6 +24,7 @@ from edgewise.tracing.result import Trace
 
 VERSION = 1
 _LEAST_HEAD = 0.01  # of a link's weight, for a head to be listed with it
+_MOST_LINKS = 4000  # of a trace
 _LOG_POINTS = 400
 _WIRING = 400  # strongest edges of a circuit that are drawn
 
@@ -170,8 +171,17 @@ def _base64(data: bytes) -> str:
 def _trace(path: Path) -> dict[str, Any]:
     found = Trace.load(path.parent)
     largest = float(found.cells.max()) or 1.0
+    content = json.loads(path.read_text())
+    kept = _strongest([link.flow for link in found.links], {each["link"] for each in content["paths"]})
+    if left := len(found.links) - len(kept):
+        shown = f"of {len(found.links):,} links the {len(kept):,} with most flow are here"
+        content["warnings"] = [
+            *content["warnings"],
+            f"{shown}; the other {left:,} are in the trace's own files",
+        ]
+    content["paths"] = [{**each, "link": kept.index(each["link"])} for each in content["paths"]]
     links = []
-    for link, carried in zip(found.links, found.head_shares, strict=True):
+    for link, carried in ((found.links[i], found.head_shares[i]) for i in kept):
         layers, heads = (abs(carried) > _LEAST_HEAD * abs(link.weight)).nonzero()
         named = [[f"L{i}H{j}", float(f"{carried[i, j]:.4g}")] for i, j in zip(layers, heads, strict=True)]
         named.sort(key=lambda each: -abs(each[1]))
@@ -185,7 +195,6 @@ def _trace(path: Path) -> dict[str, Any]:
                 "heads": named,
             }
         )
-    content = json.loads(path.read_text())
     return {
         **{key: content[key] for key in _AS_IT_IS},
         "links": links,
@@ -197,6 +206,13 @@ def _trace(path: Path) -> dict[str, Any]:
         "arriving": [[_short(head) for head in layer] for layer in found.cells[:, :, -1]],
         "head_flow": [_short(layer) for layer in found.head_flow()],
     }
+
+
+def _strongest(flows: list[float], needed: set[int]) -> list[int]:
+    """The places of the links that are shown, in their order: those with most flow, and some whatever they have. A real
+    model's trace can have 60,000, and a page that holds them all 100 MB."""
+    first = sorted(range(len(flows)), key=lambda i: -abs(flows[i]))[:_MOST_LINKS]
+    return sorted({*first, *needed})
 
 
 def _short(values: np.ndarray) -> list[float]:
