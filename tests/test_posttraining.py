@@ -503,7 +503,7 @@ def test_lora_trains_adapters_and_merges_them(place):
     with torch.no_grad():
         unmerged = run.inner.eval()(input_ids=ids).logits
         assert not torch.allclose(unmerged, run.dense(input_ids=ids).logits, atol=1e-3)
-        twin, _ = run.twin()
+        twin = run.twin().twin
         assert torch.allclose(twin(input_ids=ids).logits, unmerged, atol=1e-5)
     assert not [key for key in twin.state_dict() if "lora" in key]
 
@@ -536,7 +536,7 @@ def test_only_attention_leaves_all_other_weights_as_they_were(place, kind, lora)
     run = a_run(place, kind, only_attention=True, lora=lora)
     for _ in range(3):
         run.step()
-    twin, _ = run.twin()
+    twin = run.twin().twin
     assert all(parameter.requires_grad for parameter in twin.parameters())
     dense, moved = dict(run.dense.named_parameters()), set()
     for name, parameter in twin.named_parameters():
@@ -897,6 +897,39 @@ def test_laws_of_the_multiplier(gaps, margin, speed):
     restored = Multiplier(beta=1.0, speed=speed, floor=0.01, ceiling=10.0)
     restored.load_state_dict(json.loads(json.dumps(multiplier.state_dict())))
     assert restored == multiplier
+
+
+@given(st.lists(st.floats(-1, 20, allow_nan=False), min_size=1, max_size=100), st.floats(0.1, 3.0))
+def test_laws_of_the_lead(gaps, lead):
+    """It answers at once and in proportion, moves the level not at all, and stays within the same bounds."""
+    with_lead = Multiplier(beta=0.1, speed=0.05, floor=0.01, ceiling=10.0, lead=lead)
+    without = Multiplier(beta=0.1, speed=0.05, floor=0.01, ceiling=10.0)
+    for gap in gaps:
+        with_lead.update(gap, margin=0.5, least=0.02)
+        without.update(gap, margin=0.5, least=0.02)
+        room = max(-1.0, min(1.0, (0.5 - without.expected) / 0.5))
+        assert with_lead.level == without.level == without.beta
+        assert with_lead.beta == pytest.approx(max(0.02, min(10.0, without.beta * math.exp(lead * room))))
+    restored = Multiplier(beta=1.0, speed=0.05, floor=0.01, ceiling=10.0, lead=lead)
+    restored.load_state_dict(json.loads(json.dumps(with_lead.state_dict())))
+    assert restored == with_lead
+
+
+def swings(lead: float) -> list[float]:
+    """The gap of a made-up model at each step: pressure takes edges away slowly, and each share of them costs the same."""
+    multiplier, log_density, gaps = Multiplier(0.5, 0.02, 0.01, 100.0, lead), 0.0, []
+    for _ in range(3000):
+        gaps.append(-log_density)
+        multiplier.update(gaps[-1], margin=2.0)
+        log_density -= 0.01 * math.log(multiplier.beta)  # at rest with beta 1
+    return gaps
+
+
+def test_the_lead_damps_the_swings_of_the_multiplier():
+    overshoot = {lead: max(swings(lead)) / 2.0 - 1 for lead in (0.0, 1.0)}
+    still_moving = {lead: max(abs(gap - 2.0) for gap in swings(lead)[-1000:]) for lead in (0.0, 1.0)}
+    assert overshoot[1.0] < 0.7 * overshoot[0.0]
+    assert still_moving[1.0] < 0.1 * still_moving[0.0]
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -162,10 +162,10 @@ def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path, monkeypatc
     monkeypatch.setattr(Multiplier, "update", lambda self, gap, *limits: update(self, loss_is_kept, *limits))
     for steps in (STEPS, 1_000):
         run = a_run(place, tmp_path, steps)
-        before = run.multiplier.beta
+        before = run.multiplier.level
         run.step()
         expected = min(recipe.speed, recipe.swing / steps)
-        assert run.multiplier.beta == pytest.approx(before * math.exp(expected))
+        assert run.multiplier.level == pytest.approx(before * math.exp(expected))
 
 
 # ---------------------------------------------------------------------------------------------------------- a run

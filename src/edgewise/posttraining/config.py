@@ -51,6 +51,8 @@ class Recipe:
     """Its largest relative change in one step."""
     swing: float
     """And in the whole run, in powers of e: what comes of a change is seen late where weights follow slowly."""
+    lead: float
+    """By how many powers of e it answers at once to all the room there could be, or to none: damps its swings."""
     learning_rate: float
     threshold_rate: float
     """Learning rate of the gates' thresholds b."""
@@ -83,6 +85,7 @@ RECIPES = {
         ceiling=100.0,
         speed=0.03,
         swing=math.inf,
+        lead=0.0,
         learning_rate=1e-3,
         threshold_rate=0.1,
         warmup=50,
@@ -106,6 +109,7 @@ RECIPES = {
         ceiling=1e6,
         speed=0.02,
         swing=math.inf,
+        lead=0.0,
         learning_rate=1e-3,
         threshold_rate=0.0,
         warmup=50,
@@ -126,6 +130,7 @@ PRETRAINED = {
         floor=0.1,
         ceiling=3.0,
         swing=16.0,
+        lead=1.0,
         decay=0.3,
         averaged=0.05,
     ),
@@ -199,7 +204,8 @@ class SparsifyConfig:
     """Train only attention's own weights, or adapters of these: MLPs, norms and embeddings stay the dense model's. A step is
     cheaper, and a pretrained model bears a higher --lr."""
     lora: int | None = None
-    """Train LoRA adapters of this rank instead of all weights (needs peft), merged into the twin at the end."""
+    """Train LoRA adapters of this rank instead of all weights (needs peft). At the end they are merged into the twin, and
+    saved as adapters/ too: the same twin, for every command, in a small part of the space."""
     precision: Literal["float32", "bf16"] = "float32"
     """`bf16` computes matrix products in bfloat16 (autocast); weights and gates stay in float32."""
     valid: tuple[str, ...] | None = None

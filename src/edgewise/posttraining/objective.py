@@ -5,10 +5,14 @@
 E is the expected number of open edges, L the cross-entropy. The constraint becomes a multiplier that adjusts itself (GECO):
 
     loss = fit + beta * pressure
-    log beta <- log beta + speed * clip((margin - gap) / margin, -1, 1)
+    room = clip((margin - gap) / margin, -1, 1)
+    log level <- log level + speed * room
+    log beta = log level + lead * room
 
 where `gap` is a moving average of L - L_dense, corrected by what validations find if the twin is an average of many steps.
-Pressure rises while there is room under the constraint and backs off by itself when there is none. The recipes' objectives
+Pressure rises while there is room under the constraint and backs off by itself when there is none. What it does shows in
+the loss only after many steps, so that a level alone goes too far up, then too far down; the lead answers at once, and damps
+that (0 in GECO). The recipes' objectives
 differ in three places (`config.py` has the rest of what they differ in):
 
                 paper                                   edgewise
@@ -38,16 +42,24 @@ class Multiplier:
 
     beta: float
     speed: float
-    """Largest relative change in one step."""
+    """Largest relative change of the level in one step."""
     floor: float
     """From here it is back within a hundred steps; a multiplier that falls further is asleep when it is needed."""
     ceiling: float
+    lead: float = 0.0
+    """How much beta is above its level where there is all the room there could be, or below where there is none, in powers
+    of e."""
     memory: float = 0.9
     """Share of the old moving average that stays at each step."""
+    level: float = field(init=False)
+    """Where beta would be with the loss at the margin."""
     gap: float | None = field(default=None, init=False)
     """Moving average of the distance from the dense model's loss, in nats."""
     correction: float | None = field(default=None, init=False)
     """By how much the twin that would be saved is further from it, on held-out text, than the moving average says."""
+
+    def __post_init__(self) -> None:
+        self.level = self.beta
 
     @property
     def expected(self) -> float:
@@ -63,13 +75,16 @@ class Multiplier:
         """Take notice of one batch: how far the twin is from the dense model, how far it may be, and how low beta may go."""
         self.gap = gap if self.gap is None else self.memory * self.gap + (1 - self.memory) * gap
         room = max(-1.0, min(1.0, (margin - self.expected) / margin))
-        self.beta = max(self.floor, least, min(self.ceiling, self.beta * math.exp(self.speed * room)))
+        lowest = max(self.floor, least)
+        self.level = max(lowest, min(self.ceiling, self.level * math.exp(self.speed * room)))
+        self.beta = max(lowest, min(self.ceiling, self.level * math.exp(self.lead * room)))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"beta": self.beta, "gap": self.gap, "correction": self.correction}
+        return {"beta": self.beta, "level": self.level, "gap": self.gap, "correction": self.correction}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.beta, self.gap, self.correction = state["beta"], state["gap"], state.get("correction")
+        self.level = state.get("level", self.beta)
 
 
 class Compared(NamedTuple):
