@@ -516,7 +516,7 @@ def test_names_that_no_file_system_takes(name):
 def test_a_twin_with_a_damaged_or_newer_gate(twin_folder):
     config = json.loads((twin_folder / "config.json").read_text())
     for change, message in (
-        ({"format": 3}, "newer edgewise"),
+        ({"format": 4}, "newer edgewise"),
         ({"gate": {"kind": "soft", "b": 1}}, "unknown gate 'soft'"),
         ({"gate": {}}, "describes no gate"),
         ({"host": 5}, "describes no gate and host"),

@@ -32,6 +32,7 @@ from edgewise.attention.edge_gate import gate_config, gates_of
 from edgewise.attention.gate import GateConfig
 from edgewise.attention.interface import install
 from edgewise.errors import EdgewiseError, first_line
+from edgewise.model import adapters
 from edgewise.model import source as sources
 from edgewise.model.host import GATE_KEY, check_finite, complete, host_class, host_config, load_host
 from edgewise.model.nanogpt import load_nanogpt
@@ -41,7 +42,7 @@ TWIN_KEY = "edgewise"
 """The part of config.json that makes it a twin's."""
 _FORMAT = 2
 """Of what is written there. Twins that format 1 can express are written in it, so that older versions read them; a gate
-without sinks is not among them."""
+without sinks is not among them. Adapters (`model/adapters.py`) have a later one."""
 
 
 def load(
@@ -175,7 +176,7 @@ def _described(gate: GateConfig) -> dict[str, Any]:
 def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, Any]]:
     """A twin's gate and its host's config, from its config.json."""
     part = config[TWIN_KEY]
-    if isinstance(part, dict) and part.get("format", _FORMAT) not in range(1, _FORMAT + 1):
+    if isinstance(part, dict) and part.get("format", _FORMAT) not in range(1, adapters.FORMAT + 1):
         raise EdgewiseError(
             f"{name} was written by a newer edgewise (format {part['format']}); upgrade with pip"
         )
@@ -193,10 +194,16 @@ def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedMo
     assert found.config is not None
     config, host = read_gate(found.name, found.config)
     folder = found.whole_folder()
-    state = read_weights(found.name, folder)
-    offsets = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
-    typed = host_config(host, found.name)
-    model = complete(found.name, host_class(typed), None, dtype, config=typed, state_dict=state)
+    described = found.config[TWIN_KEY].get(adapters.ADAPTERS_KEY)
+    if described is None:
+        state = read_weights(found.name, folder)
+        offsets = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
+        typed = host_config(host, found.name)
+        model = complete(found.name, host_class(typed), None, dtype, config=typed, state_dict=state)
+    else:
+        model, offsets = adapters.changed_base(found.name, folder, described)
+        model = model if dtype is None else model.to(dtype)  # pyright: ignore
+    model.name_or_path = model.config.name_or_path = found.address
     gate(model, config)
     if {key for key in model.state_dict() if GATE_KEY in key} != offsets.keys():
         raise EdgewiseError(

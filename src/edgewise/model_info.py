@@ -12,6 +12,7 @@ from edgewise.attention.gate import GATES, GateConfig
 from edgewise.checkpoint import TWIN_KEY, listed_files, read_gate
 from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
+from edgewise.model.adapters import ADAPTERS_FILE, ADAPTERS_KEY
 from edgewise.model.host import host_config
 from edgewise.model.nanogpt import load_nanogpt
 
@@ -76,7 +77,7 @@ def info(name: str | Path) -> ModelInfo:
         if TWIN_KEY in config:
             gate, config = read_gate(found.name, config)
         if found.folder is not None:
-            _check_files(found.name, found.folder, twin=gate is not None)
+            _check_files(found.name, found.folder, _weights_file(found.config))
         typed = host_config(config, found.name)
         try:
             with torch.device("meta"):
@@ -117,13 +118,20 @@ def info(name: str | Path) -> ModelInfo:
     )
 
 
-def _check_files(name: str, folder: Path, twin: bool) -> None:
+def _weights_file(config: dict) -> str:
+    """The file that a folder's weights are in, or that its index is called after."""
+    if TWIN_KEY not in config:
+        return "model.safetensors"
+    return ADAPTERS_FILE if ADAPTERS_KEY in config[TWIN_KEY] else "twin.safetensors"
+
+
+def _check_files(name: str, folder: Path, single: str) -> None:
     """A safetensors header says how long its file must be."""
-    if not twin and not list(folder.glob("*.safetensors*")):
+    if single == "model.safetensors" and not list(folder.glob("*.safetensors*")):
         if not list(folder.glob("*.bin")):
             raise EdgewiseError(f"{name}: the folder holds a config but no weights")
         return
-    files = listed_files(name, folder, "twin.safetensors" if twin else "model.safetensors")
+    files = listed_files(name, folder, single)
     for file in files:
         try:
             with safe_open(file, framework="pt"):

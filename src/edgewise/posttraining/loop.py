@@ -21,6 +21,7 @@ from edgewise.checkpoint import load, load_tokenizer, save
 from edgewise.data import HELD_OUT_TOKENS, Data, open_data, shipped_data
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, evaluating
+from edgewise.model.adapters import save_adapters
 from edgewise.posttraining import snapshot
 from edgewise.posttraining.config import LONGEST_CONTEXT, MAY_BE_NEW, SparsifyConfig, changed
 from edgewise.posttraining.log import Log
@@ -366,7 +367,7 @@ def _finish(
     config, accelerator = run.config, run.accelerator
     with screen.waiting("the twin on held-out text"):
         measured = run.validate()
-    twin, state = run.twin()
+    twin, state, adapters = run.twin()
     weights = twin.state_dict() if state is None else state
     summary = summarize(run, name, dense, measured, weights, stopped)
     controls = _known_controls(config, summary["tokens"])
@@ -376,6 +377,10 @@ def _finish(
         with snapshot.explained(run.snapshot_folder, "the twin"):
             if state is None:
                 save(twin, config.out, tokenizer)
+                if adapters is not None:
+                    save_adapters(config.out / "adapters", adapters, config.out, twin, run.dense, name)
+                    if tokenizer is not None:
+                        tokenizer.save_pretrained(config.out / "adapters")
             else:
                 twin.save_pretrained(config.out, state_dict=state)
                 if tokenizer is not None:

@@ -35,6 +35,7 @@ from edgewise.evaluation import (
     run_rows,
     vocabulary_of,
 )
+from edgewise.model.adapters import Adapters
 from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.average import Average
 from edgewise.posttraining.config import SparsifyConfig, recipe_for
@@ -123,6 +124,7 @@ class Run:
             self.recipe.speed,
             self.recipe.floor * config.allowed,
             self.recipe.ceiling * config.allowed,
+            self.recipe.lead,
         )
         self.target = float("nan")  # the dense model's held-out loss, once measured
         self.step_number = self.steps = 0
@@ -478,8 +480,7 @@ class Run:
         self.seconds, self.density, self.target = position["seconds"], position["density"], position["target"]
         self.held_out_density = position.get("held_out_density", 1.0)
 
-    def twin(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
-        """The finished twin and, where its weights are spread over processes, all of them on the main one."""
+    def twin(self) -> "Finished":
         if self.average is not None:
             self.average.swap()
             self.average = None
@@ -487,11 +488,22 @@ class Run:
         for part, p in self._dropout:
             part.p = p
         if self.config.lora is not None:
-            return inner.merge_and_unload().eval(), None  # pyright: ignore
+            adapters = Adapters.of(inner)
+            return Finished(inner.merge_and_unload().eval(), None, adapters)  # pyright: ignore
         state = None
         if self.accelerator.distributed_type == DistributedType.FSDP:
             state = self.accelerator.get_state_dict(self.model)
-        return inner.eval(), state  # pyright: ignore
+        return Finished(inner.eval(), state, None)  # pyright: ignore
+
+
+class Finished(NamedTuple):
+    """What a run comes to."""
+
+    twin: PreTrainedModel
+    state: dict[str, Tensor] | None
+    """Where its weights are spread over processes: all of them, on the main one."""
+    adapters: Adapters | None
+    """What it was changed by, where that is all that was trained."""
 
 
 class Diverged(EdgewiseError):
