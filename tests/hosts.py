@@ -12,6 +12,8 @@ from transformers.models.olmo2 import Olmo2Config, Olmo2ForCausalLM
 from transformers.models.qwen2 import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 
+from edgewise.attention.edge_gate import gates_of
+
 VOCABULARY, CONTEXT, WINDOW = 97, 64, 7
 _COMMON = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -34,6 +36,16 @@ HOSTS = {
 def host(kind: str, seed: int = 0) -> PreTrainedModel:
     torch.manual_seed(seed)
     return HOSTS[kind]().eval()
+
+
+def with_rest(twin: PreTrainedModel) -> PreTrainedModel:
+    """Let attending to nothing have a value that matters."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for gate in gates_of(twin):
+            assert gate.rest is not None
+            gate.rest.copy_(torch.randn(gate.rest.shape, generator=generator))
+    return twin
 
 
 def soft_capped() -> PreTrainedModel:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hosts import VOCABULARY, host, text
+from hosts import VOCABULARY, host, text, with_rest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import command
@@ -47,8 +47,8 @@ def prompts(n: int = 5, length: int = 10, first: int = 3, seed: int = 1) -> Prom
 
 
 def model_of(kind: str, sparse: bool = False, seed: int = 0, sinks: bool = True) -> Any:
-    model, gate = host(kind, seed), edgewise.GateConfig("relative", b=1.5, sinks=sinks)
-    return edgewise.gate(model, gate) if sparse else edgewise.install(model)
+    model, gate = host(kind, seed), edgewise.GateConfig("relative", b=1.5, sinks=sinks, rest=True)
+    return with_rest(edgewise.gate(model, gate)) if sparse else edgewise.install(model)
 
 
 def pocket_pair(sparse: bool) -> tuple[Any, Task]:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hosts import host, text
+from hosts import host, text, with_rest
 from rich.console import Console
 from torch import Tensor
 
@@ -55,7 +55,7 @@ def random_transcoder(layers: int, width: int, features: int = 12) -> Transcoder
 def model_and_graph(kind: str, gated: bool):
     model = edgewise.install(host(kind))
     if gated:
-        model = edgewise.gate(model, edgewise.GateConfig("relative", b=2.0))
+        model = with_rest(edgewise.gate(model, edgewise.GateConfig("relative", b=2.0, rest=True)))
     ids = text(1, LENGTH)[0]
     with torch.no_grad():
         frozen = freeze(model, ids)

@@ -40,9 +40,9 @@ from edgewise.model.nanogpt import load_nanogpt
 TWIN_TYPE = "sparse twin (pip install edgewise, then open it with edgewise.load)"
 TWIN_KEY = "edgewise"
 """The part of config.json that makes it a twin's."""
-_FORMAT = 2
-"""Of what is written there. Twins that format 1 can express are written in it, so that older versions read them; a gate
-without sinks is not among them. Adapters (`model/adapters.py`) have a later one."""
+_FORMAT = 3
+"""Of what is written there. A twin is written in the first that can express it, so that older versions read it: 2 has gates
+without sinks, 3 gates with a value of attending to nothing, and adapters (`model/adapters.py`)."""
 
 
 def load(
@@ -168,26 +168,29 @@ def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any
 
 
 def _described(gate: GateConfig) -> dict[str, Any]:
-    if gate.sinks:
-        return {"format": 1, "gate": {"kind": gate.kind, "b": gate.b}}
-    return {"format": _FORMAT, "gate": asdict(gate)}
+    described = asdict(gate)
+    for number, (added, usual) in ((3, ("rest", False)), (2, ("sinks", True))):
+        if described[added] != usual:
+            return {"format": number, "gate": described}
+        del described[added]
+    return {"format": 1, "gate": described}
 
 
 def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, Any]]:
     """A twin's gate and its host's config, from its config.json."""
     part = config[TWIN_KEY]
-    if isinstance(part, dict) and part.get("format", _FORMAT) not in range(1, adapters.FORMAT + 1):
+    if isinstance(part, dict) and part.get("format", _FORMAT) not in range(1, _FORMAT + 1):
         raise EdgewiseError(
             f"{name} was written by a newer edgewise (format {part['format']}); upgrade with pip"
         )
     try:
         kind, b, host = str(part["gate"]["kind"]), float(part["gate"]["b"]), dict(part["host"])
-        sinks = bool(part["gate"].get("sinks", True))
+        sinks, rest = bool(part["gate"].get("sinks", True)), bool(part["gate"].get("rest", False))
     except (KeyError, TypeError, ValueError) as error:
         raise EdgewiseError(
             f"{name}: config.json describes no gate and host; the folder is damaged"
         ) from error
-    return GateConfig(kind, b, sinks), host
+    return GateConfig(kind, b, sinks, rest), host
 
 
 def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedModel:

@@ -47,6 +47,7 @@ class ModelInfo:
             if self.gate is None
             else f"sparse, gate {self.gate.kind} (b = {self.gate.b:g}: {GATES[self.gate.kind].meaning}"
             + ("" if self.gate.sinks else "; never to a text's first token")
+            + ("; attending to nothing has a value" if self.gate.rest else "")
             + ")"
         )
         rows = [
@@ -97,6 +98,10 @@ def info(name: str | Path) -> ModelInfo:
     parameters = sum(p.numel() for p in model.parameters())
     if gate is not None and gate.learned:
         parameters += text.num_hidden_layers * text.num_attention_heads
+    if gate is not None and gate.rest:
+        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        parameters += text.num_hidden_layers * kv_heads * width
     bytes_each = getattr(torch, dtype.removeprefix("torch.")).itemsize
     inner = getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * text.hidden_size
     context = getattr(text, "max_position_embeddings", 0)

@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 
 
 class EdgeGate(nn.Module):
-    """One layer's gate: its offset b, its mode, and the taps that are open on it. Without a config it is always dense."""
+    """One layer's gate: its offset b, the value of attending to nothing, its mode, and the taps that are open on it. Without
+    a config it is always dense."""
 
     def __init__(
-        self, layer: int, heads: int, kv_heads: int, config: GateConfig | None, device: torch.device
+        self,
+        layer: int,
+        heads: int,
+        kv_heads: int,
+        width: int,
+        config: GateConfig | None,
+        device: torch.device,
     ) -> None:
         super().__init__()
-        self.layer, self.heads, self.kv_heads, self.config = layer, heads, kv_heads, config
+        self.layer, self.heads, self.kv_heads, self.width, self.config = layer, heads, kv_heads, width, config
         self.mode: Mode | None = None  # None: sample while training, deterministic otherwise
         self.noise: tuple[int, int] | None = None  # seed and first row; None: a seed from torch's generator
         self.prefix: tuple[Tensor, Tensor] | None = (
@@ -35,16 +42,21 @@ class EdgeGate(nn.Module):
         else:
             # in the state dict of every twin, so that its weights alone already tell what they are
             self.register_buffer("b", b, persistent=config is not None)
+        self.rest: nn.Parameter | None = None  # [kv_heads, width]
+        if config is not None and config.rest:
+            self.rest = nn.Parameter(torch.zeros(kv_heads, width, device=device))
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}, heads={self.heads}, {self.config or 'dense'}"
 
     def __deepcopy__(self, memo: dict) -> "EdgeGate":
         # taps belong to a `with` block around the original, not to its copy
-        copy = EdgeGate(self.layer, self.heads, self.kv_heads, self.config, self.b.device)
+        copy = EdgeGate(self.layer, self.heads, self.kv_heads, self.width, self.config, self.b.device)
         memo[id(self)] = copy
         copy.b.data = self.b.data.clone()
         copy.b.requires_grad_(self.b.requires_grad)
+        if self.rest is not None:
+            copy.rest = nn.Parameter(self.rest.data.clone(), self.rest.requires_grad)
         copy.mode = self.mode
         return copy.train(self.training)
 
@@ -53,6 +65,9 @@ class EdgeGate(nn.Module):
     ) -> Gated:
         """Attend through the gate: blocks by default, the reference where a T x T matrix is asked for."""
         mode, kappa = self._mode(), 0.0 if self.config is None else self.config.kappa
+        dtype = v.dtype
+        if self.rest is not None:
+            v = v - self.rest[:, None]
         if self.prefix is not None:
             if mask is not None:
                 raise EdgewiseError("a text that goes on after another cannot have a mask of its own")
@@ -68,7 +83,10 @@ class EdgeGate(nn.Module):
             pairs, queries = _in_sight_counts(q, k, mask)
             for tap in self.taps:
                 tap.count(self.layer, gated, pairs, queries)
-        return gated._replace(y=self._passes("outputs", gated.y))
+        y = gated.y
+        if self.rest is not None:
+            y = (y + self.rest.repeat_interleave(self.heads // self.kv_heads, 0)[:, None]).to(dtype)
+        return gated._replace(y=self._passes("outputs", y))
 
     def _mode(self) -> Mode:
         if self.config is None:

@@ -16,6 +16,13 @@ Many models rest on the first token of a text when there is nothing to look at: 
 keeps that edge for nearly every query, though it brings little. A gate without sinks never opens it: z_ij = -inf where j is
 the first key in sight and not i itself. The weight stays in the softmax, so to rest there is to attend to nothing.
 
+To attend to nothing can have a value r of its own, learned for each key/value head, where the paper has 0:
+
+    y_i  = sum_j M_ij p_ij v_j + (1 - sum_j M_ij p_ij) r  =  sum_j M_ij p_ij (v_j - r) + r
+
+With all gates open it makes no difference, since a row of p sums to 1. But what thin attention to many keys brings is mostly
+their mean, and that needs no edges. The right-hand side is how it is computed (`edge_gate.py`): all below sees v - r as v.
+
 Gradients are straight-through: forward uses M, backward the slope of sigmoid(z + n). With P = exp(s - lse), G = dO V^T,
 D_i = dO_i . O_i, E = exp z, g = sigmoid(z + n) = uE / (1 - u + uE), pi = sigmoid(z) = E / (1 + E) and c_i the gradient that
 arrives at the row's expected edges sum_j pi_ij:
@@ -67,6 +74,8 @@ class GateConfig:
     """Start (`relative`) or value (`score`) of the gate's offset. Larger means more open."""
     sinks: bool = True
     """Whether edges to the first token of a text, where many models rest, may be open."""
+    rest: bool = False
+    """Whether to attend to nothing has a value of its own, learned for each key/value head, instead of 0."""
 
     def __post_init__(self) -> None:
         if self.kind not in GATES:

@@ -27,7 +27,9 @@ CHANGES_SCORES = ("softcap", "s_aux", "position_bias", "head_mask", "alibi", "si
 
 # -------------------------------------------------------------------------------------- what transformers calls
 
-_probing: ContextVar[list[tuple[nn.Module, int, int, float]] | None] = ContextVar("probing", default=None)
+_probing: ContextVar[list[tuple[nn.Module, int, int, int, float]] | None] = ContextVar(
+    "probing", default=None
+)
 
 
 def _attention(
@@ -55,7 +57,8 @@ def _attention(
     probed = _probing.get()
     if probed is not None:
         dense = gated_attention(query, key, value, query, 0.0, "dense", scale, mask)
-        probed.append((module, query.shape[1], key.shape[1], _gap(module, query, key, value, scale, kwargs)))
+        sizes = query.shape[1], key.shape[1], value.shape[-1]
+        probed.append((module, *sizes, _gap(module, query, key, value, scale, kwargs)))
         return dense.y.transpose(1, 2).contiguous(), None
     gate = getattr(module, "edge_gate", None)
     if gate is None:
@@ -149,7 +152,7 @@ def install(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrai
             f"{name} has sliding windows, out of which a text's first token falls; give it a gate with sinks"
         )
     installed = [
-        (module, gate.heads, gate.kv_heads)
+        (module, gate.heads, gate.kv_heads, gate.width)
         for module in model.modules()
         if isinstance(gate := getattr(module, "edge_gate", None), EdgeGate)
     ]
@@ -187,8 +190,8 @@ def _has_windows(model: PreTrainedModel) -> bool:
     return "sliding_attention" in kinds if kinds else getattr(text, "sliding_window", None) is not None
 
 
-def _probe(model: PreTrainedModel, name: str) -> list[tuple[nn.Module, int, int]]:
-    """The attention modules in the order of layers, with their numbers of heads and key/value heads."""
+def _probe(model: PreTrainedModel, name: str) -> list[tuple[nn.Module, int, int, int]]:
+    """The attention modules in the order of layers, with their numbers of heads and key/value heads, and a value's width."""
     text = model.config.get_text_config()
     if model.get_output_embeddings() is None or not hasattr(text, "vocab_size"):
         raise EdgewiseError(f"{name} has no language-model head; edgewise needs a causal language model")
@@ -229,17 +232,17 @@ def _probe(model: PreTrainedModel, name: str) -> list[tuple[nn.Module, int, int]
             f"{name} does something to its attention that edgewise cannot follow: "
             f"with all gates open its output differs by {gap:.2g} in the logits"
         )
-    return [(module, heads, kv_heads) for module, heads, kv_heads, _ in modules]
+    return [(module, heads, kv_heads, width) for module, heads, kv_heads, width, _ in modules]
 
 
 def _set_gates(
-    model: PreTrainedModel, modules: list[tuple[nn.Module, int, int]], config: GateConfig | None
+    model: PreTrainedModel, modules: list[tuple[nn.Module, int, int, int]], config: GateConfig | None
 ) -> PreTrainedModel:
-    for layer, (module, heads, kv_heads) in enumerate(modules):
+    for layer, (module, heads, kv_heads, width) in enumerate(modules):
         device = next(module.parameters()).device
         if not hasattr(module, "edge_gate"):
             module.register_forward_pre_hook(_check_implementation)
-        module.edge_gate = EdgeGate(layer, heads, kv_heads, config, device).train(model.training)
+        module.edge_gate = EdgeGate(layer, heads, kv_heads, width, config, device).train(model.training)
     return model
 
 

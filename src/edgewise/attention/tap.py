@@ -29,8 +29,8 @@ from edgewise.errors import EdgewiseError
 
 Passing = Literal["queries", "keys", "values", "scores", "gates", "weights", "outputs"]
 """What can be tapped, in the order in which it passes: queries ([batch, heads, queries, d]), keys and values ([batch,
-kv_heads, keys, d]) as they arrive, s before masking, M and M * p (each [batch, heads, queries, keys]), and each head's y
-([batch, heads, queries, d])."""
+kv_heads, keys, d]) as they arrive (values less that of attending to nothing, if the gate has one), s before masking, M and
+M * p (each [batch, heads, queries, keys]), and each head's y ([batch, heads, queries, d])."""
 _MATRICES = frozenset({"scores", "gates", "weights"})
 Edit = Callable[[int, Tensor], Tensor | None]
 """Called with the layer's number and the tensor; gives its replacement, or None to leave it."""

@@ -27,6 +27,8 @@ class Recipe:
     closing: int
     """Steps in which it falls, more where thresholds are slowed. What it closes takes as long to make up for: a run of less
     than twice as many steps goes without."""
+    rest: bool
+    """Whether to attend to nothing has a value of its own, which is learned."""
     sampled: bool
     """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
     distilled: bool
@@ -74,6 +76,7 @@ RECIPES = {
         b=7.0,
         b_end=3.0,
         closing=400,
+        rest=False,
         sampled=False,
         distilled=True,
         paired=True,
@@ -98,6 +101,7 @@ RECIPES = {
         b=2.0,
         b_end=None,
         closing=1,
+        rest=False,
         sampled=True,
         distilled=False,
         paired=False,
@@ -124,6 +128,7 @@ PRETRAINED = {
     "edgewise": replace(
         RECIPES["edgewise"],
         b_end=None,
+        rest=True,
         hold=1.0,
         held=0.5,
         beta=2.0,

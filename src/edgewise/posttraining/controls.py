@@ -132,7 +132,9 @@ def train_masked(run: "Run", mask: Mask | None, screen: "Screen") -> "PreTrained
     """The dense model, post-trained behind a mask as the twin was: what is trained, the fit, the rates, rows, precision and
     number of steps are the run's own, and so is the average."""
     recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
-    model = as_trained(copy.deepcopy(run.dense).float(), run.config)  # pyright: ignore
+    plain = copy.deepcopy(run.dense).float()  # pyright: ignore
+    run.give_rest(plain)  # as the twin has
+    model = as_trained(plain, run.config)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
     average = Average(learned) if recipe.averaged else None

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.average import Average
 from edgewise.posttraining.config import SparsifyConfig, recipe_for
 from edgewise.posttraining.objective import Multiplier, ceiling, compare, least_pressure, let_go, schedule
+from edgewise.posttraining.rest import REST_TOKENS, mean_unattended
 from edgewise.posttraining.shares import pairs_of, share_of
 from edgewise.posttraining.trained import as_trained, can_fuse, parameter_groups, usual_rate
 from edgewise.posttraining.words import TOKENS, Words, is_large, likely_words, only, words_of
@@ -104,7 +105,10 @@ class Run:
         self.alone_steps = config.alone_tokens // self.tokens_per_step
         self.dense = model.to(accelerator.device).eval()  # pyright: ignore
         # weights are kept in single precision: the steps of training would be lost in bfloat16
-        twin = gate(copy.deepcopy(model).float(), config.gate_config)  # pyright: ignore
+        self.gate = replace(config.gate_config, rest=self.recipe.rest)
+        twin = gate(copy.deepcopy(model).float(), self.gate)  # pyright: ignore
+        self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
+        self.give_rest(twin)
         self.rates = self._rates()
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
@@ -118,7 +122,6 @@ class Run:
         self.model, self.optimizer = accelerator.prepare(trained, optimizer)
         self.average = self._averaging()
         self.gates = gates_of(self.inner)
-        self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
         self.multiplier = Multiplier(
             self.recipe.beta * config.allowed,
             self.recipe.speed,
@@ -275,6 +278,15 @@ class Run:
         self.data.train.load_state_dict(now)
         return batch
 
+    def give_rest(self, model: nn.Module) -> None:
+        """Where the recipe has it, let attending to nothing begin with the mean of what is not attended to."""
+        if self.recipe.rest:
+            means = mean_unattended(
+                self.dense, self._first_rows(REST_TOKENS), self.part_rows, self.gate.sinks
+            )
+            for each, mean in zip(gates_of(model), means, strict=True):
+                each.rest = nn.Parameter(mean.to(each.b.device))
+
     @property
     def _pressure(self) -> float:
         beta = self.multiplier.beta
@@ -352,8 +364,8 @@ class Run:
     @torch.no_grad()
     def _lower_ceiling(self) -> None:
         """Forbid attention spread thin, little by little, and never allow it again."""
-        recipe, start = self.recipe, self.config.gate_config.b
-        if recipe.b_end is not None and self.config.gate_config.learned:
+        recipe, start = self.recipe, self.gate.b
+        if recipe.b_end is not None and self.gate.learned:
             step, steps = self.step_number - self.alone_steps, self.steps - self.alone_steps
             closing = recipe.closing * recipe.threshold_rate / self.rates[1]  # as slowly as thresholds move
             end = min(recipe.b_end, start) if steps >= 2 * closing else start

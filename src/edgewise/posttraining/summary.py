@@ -19,7 +19,7 @@ def summarize(
     run: "Run", name: str, dense: Measured, twin: Measured, weights: dict[str, Tensor], stopped: str
 ) -> dict[str, Any]:
     """All figures of a finished run. Losses are held-out, gates deterministic."""
-    config, gate = run.config, run.config.gate_config
+    config, gate = run.config, run.gate
     return {
         "model": name,
         "recipe": config.recipe,

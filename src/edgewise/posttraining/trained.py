@@ -42,7 +42,7 @@ def train_only_attention(model: nn.Module) -> None:
 
 def parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
     """Weights, and thresholds if the gate learns them."""
-    thresholds = {id(p) for part in model.modules() if isinstance(part, EdgeGate) for p in part.parameters()}
+    thresholds = {id(part.b) for part in model.modules() if isinstance(part, EdgeGate)}
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         [p for p in trained if id(p) not in thresholds],
@@ -68,7 +68,8 @@ def with_lora(twin: PreTrainedModel, rank: int, seed: int, only_attention: bool 
         warnings.filterwarnings("ignore", "fan_in_fan_out")  # which peft sets right by itself
         trained = get_peft_model(twin, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=where))
     for each in gates_of(trained):
-        each.b.requires_grad_(isinstance(each.b, nn.Parameter))
+        for parameter in each.parameters():
+            parameter.requires_grad_()
     return trained
 
 

@@ -8,10 +8,10 @@ With the residual stream r (one vector of width D at each of T positions), in la
     logit of token v at the last position:                (U_v - mean U) . N r_last + b_v
 
 N is a norm with its denominator frozen: r -> gain * (r - mean r) / sigma_p (no mean for an RMS norm), and what it adds
-(beta), the biases of V and O and all else that does not depend on r are in constants. MLPs are not walked through: what they
-gave is a source. So every target is an exactly linear function of its sources (what MLPs gave, what the embedding gave) plus
-a constant, and this file has the two ways to walk that function: `push` carries sources forward, `pull` carries targets'
-gradients back. One is the other's transpose.
+(beta), the biases of V and O, the value of attending to nothing and all else that does not depend on r are in constants.
+MLPs are not walked through: what they gave is a source. So every target is an exactly linear function of its sources (what
+MLPs gave, what the embedding gave) plus a constant, and this file has the two ways to walk that function: `push` carries
+sources forward, `pull` carries targets' gradients back. One is the other's transpose.
 
 `strength` scales all heads at once; an edge is a polynomial in it, whose terms are the paths through 0, 1, 2, ... heads
 (`shares.py` tells them apart by it).
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from edgewise.attention.edge_gate import gates_of
 from edgewise.attention.tap import tap
 from edgewise.circuits.replay import entering, leaving
 from edgewise.errors import EdgewiseError
@@ -185,7 +186,7 @@ def _of_some(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 @torch.no_grad()
 def freeze(model: PreTrainedModel, ids: Tensor) -> Frozen:  # [T]
     """Run a prompt and keep all that makes its pass linear."""
-    parts, name = parts_of(model), type(model).__name__
+    parts, gates, name = parts_of(model), gates_of(model), type(model).__name__
     model.eval()
     seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
     streams: dict[int, Tensor] = {}
@@ -205,7 +206,9 @@ def freeze(model: PreTrainedModel, ids: Tensor) -> Frozen:  # [T]
     for number, layer in enumerate(parts.layers):
         norm_1 = _freeze_norm(layer.norm_1, *seen["norm_1", number], name)
         norm_2 = _freeze_norm(layer.norm_2, *seen["norm_2", number], name)
-        layers.append(_freeze_layer(layer, norm_1, norm_2, taps.last["weights"][number][0]))
+        layers.append(
+            _freeze_layer(layer, norm_1, norm_2, taps.last["weights"][number][0], gates[number].rest)
+        )
     mlps = [seen["mlp", number] for number in range(len(layers))]
     parallel = all(torch.equal(seen["norm_1", i][0], seen["norm_2", i][0]) for i in range(len(layers)))
     frozen = Frozen(
@@ -244,7 +247,9 @@ def _watching(module: nn.Module, key: tuple[str, int], into: dict) -> Any:
     return stack
 
 
-def _freeze_layer(layer: Layer, norm_1: FrozenNorm, norm_2: FrozenNorm, weights: Tensor) -> FrozenLayer:
+def _freeze_layer(
+    layer: Layer, norm_1: FrozenNorm, norm_2: FrozenNorm, weights: Tensor, rest: Tensor | None
+) -> FrozenLayer:
     values, bias = layer.weights("v")
     group = layer.heads // layer.kv_heads  # heads that share their values
     values = values.repeat_interleave(group, 0)
@@ -253,6 +258,11 @@ def _freeze_layer(layer: Layer, norm_1: FrozenNorm, norm_2: FrozenNorm, weights:
     if bias is not None:
         at_nothing = at_nothing + bias[:, 0].repeat_interleave(group, 0)
     constant = torch.einsum("hqk,hd,hde->qe", weights, at_nothing, outputs)
+    if rest is not None:
+        unattended = 1 - weights.sum(-1)  # [heads, T]
+        constant = constant + torch.einsum(
+            "hq,hd,hde->qe", unattended, rest.repeat_interleave(group, 0), outputs
+        )
     out_bias = getattr(layer.out, "bias", None)
     if out_bias is not None:
         constant = constant + out_bias

@@ -1,0 +1,210 @@
+"""The value of attending to nothing: what it adds, what it leaves alone, where it starts, that it travels with a twin."""
+
+import json
+
+import pytest
+import torch
+from accelerate import Accelerator
+from hosts import HOSTS, host, padding, text, with_rest
+from runs import save_host, save_text, settings
+from torch import Tensor
+
+import edgewise
+from edgewise.attention.edge_gate import EdgeGate, gates_of
+from edgewise.attention.gate import GateConfig, reference
+from edgewise.data import Batch, open_data
+from edgewise.posttraining import config, rest
+from edgewise.posttraining.controls import measure_masked, train_masked
+from edgewise.posttraining.run import Run
+from edgewise.posttraining.screen import Screen
+from edgewise.posttraining.trained import parameter_groups
+
+HEADS, KV_HEADS, WIDTH, T = 4, 2, 6, 9
+
+
+def a_gate(b: float = 2.0) -> EdgeGate:
+    gate = (
+        EdgeGate(0, HEADS, KV_HEADS, WIDTH, GateConfig(b=b, rest=True), torch.device("cpu")).double().eval()
+    )
+    assert gate.rest is not None
+    torch.nn.init.normal_(gate.rest)
+    return gate
+
+
+def inputs() -> list[Tensor]:
+    torch.manual_seed(0)
+    shapes = [(3, HEADS, T, WIDTH), (3, KV_HEADS, T, WIDTH), (3, KV_HEADS, T, WIDTH)]
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def by_hand(gate: EdgeGate, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """sum_j w_ij v_j + (1 - sum_j w_ij) r, with the weights of a gate that knows nothing of r."""
+    assert gate.rest is not None
+    weights = reference(q, k, v, gate.b, 1.0, "deterministic", 0.5).weights
+    assert weights is not None
+    groups = HEADS // KV_HEADS
+    values, r = v.repeat_interleave(groups, 1), gate.rest.repeat_interleave(groups, 0)[:, None]
+    return weights @ values + (1 - weights.sum(-1, keepdim=True)) * r
+
+
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_it_is_what_the_missing_attention_brings(return_weights):
+    gate, (q, k, v) = a_gate(), inputs()
+    assert gate.rest is not None
+    asked = [q, k, v, gate.b, gate.rest]
+    y = gate(q, k, v, 0.5, None, return_weights).y
+    expected = by_hand(gate, q, k, v)
+    torch.testing.assert_close(y, expected)
+    cotangent = torch.randn_like(y)
+    found, wanted = (torch.autograd.grad(x, asked, cotangent) for x in (y, expected))
+    for ours, autograd in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, autograd)
+
+
+def test_a_head_that_attends_to_nothing_writes_it():
+    gate, (q, k, v) = a_gate(b=-1.0), inputs()
+    assert gate.rest is not None
+    y = gate(q, k, v, 0.5, None, False).y
+    torch.testing.assert_close(y, gate.rest.repeat_interleave(2, 0)[:, None].expand_as(y))
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_with_all_gates_open_it_changes_nothing(kind, side):
+    ids, real = text(), padding(side)
+    with torch.no_grad():
+        own = host(kind)(input_ids=ids, attention_mask=real).logits
+        twin = with_rest(edgewise.gate(host(kind), GateConfig(b=50.0, rest=True)))
+        opened = twin(input_ids=ids, attention_mask=real).logits
+        with edgewise.mode(twin, "dense"):
+            dense = twin(input_ids=ids, attention_mask=real).logits
+    for found in (opened, dense):
+        torch.testing.assert_close(found[real.bool()], own[real.bool()], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_writing_word_by_word_is_reading_all_at_once(kind):
+    twin = with_rest(edgewise.gate(host(kind), GateConfig(b=1.5, rest=True)))
+    ids = text(1, 12)
+    with torch.no_grad():
+        whole = twin(input_ids=ids).logits
+        cache, last = None, []
+        for place in range(12):
+            out = twin(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            last.append(out.logits)
+    torch.testing.assert_close(torch.cat(last, 1), whole, atol=1e-4, rtol=1e-4)
+
+
+# ----------------------------------------------------------------------------------------------------------- twins
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
+def test_it_travels_with_the_twin(kind, tmp_path):
+    twin = with_rest(edgewise.gate(host(kind), GateConfig(b=1.5, rest=True)))
+    loaded = edgewise.load(edgewise.save(twin, tmp_path / "twin"))
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=text()).logits, twin(input_ids=text()).logits)
+    assert edgewise.gate_config(loaded) == GateConfig(b=1.5, rest=True)
+    told = edgewise.info(tmp_path / "twin")
+    assert told.parameters == sum(p.numel() for p in twin.parameters())
+    assert "attending to nothing has a value" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("gate", "number"),
+    [
+        (GateConfig(), 1),
+        (GateConfig(sinks=False), 2),
+        (GateConfig(rest=True), 3),
+        (GateConfig(sinks=False, rest=True), 3),
+    ],
+)
+def test_twins_are_written_so_that_as_many_versions_as_possible_read_them(gate, number, tmp_path):
+    folder = edgewise.save(edgewise.gate(host("gpt2"), gate), tmp_path / "twin")
+    assert json.loads((folder / "config.json").read_text())["edgewise"]["format"] == number
+    assert edgewise.gate_config(edgewise.load(folder)) == gate
+
+
+# -------------------------------------------------------------------------------------------------------- training
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("place")
+    save_host(place / "llama", "llama")
+    save_text(place / "text.txt")
+    return place
+
+
+def a_run(place, **others) -> Run:
+    data = open_data(place / "text.txt", edgewise.load_tokenizer(place / "llama"), 32, seed=0)
+    run = Run(
+        edgewise.load(place / "llama"), data, settings(place / "unused", **others), Accelerator(cpu=True)
+    )
+    run.steps = 6
+    return run
+
+
+@pytest.mark.parametrize("sinks", [True, False])
+def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(monkeypatch, sinks):
+    monkeypatch.setattr(rest, "_LITTLE", 0.05)
+    model, ids = edgewise.install(host("llama")), text(5, 20)
+    found = rest.mean_unattended(model, Batch(ids, ids, None), rows=2, sinks=sinks)
+    with torch.no_grad(), edgewise.tap(model, read=["weights", "values"]) as seen:
+        model(input_ids=ids)
+    for layer, mean in enumerate(found):
+        weights, values = seen.last["weights"][layer], seen.last["values"][layer]
+        for kv_head in range(2):
+            total, mass = torch.zeros(values.shape[-1]), 0.0
+            for row in range(5):
+                for head in (2 * kv_head, 2 * kv_head + 1):
+                    for i in range(20):
+                        for j in range(i + 1):
+                            w = weights[row, head, i, j].item()
+                            if w < 0.05 or (not sinks and j == 0 and i > 0):
+                                total, mass = total + w * values[row, kv_head, j], mass + w
+            torch.testing.assert_close(mean[kv_head], total / mass, atol=1e-5, rtol=1e-4)
+
+
+def test_small_models_and_the_papers_recipe_go_without(place, monkeypatch):
+    assert not a_run(place).gate.rest
+    monkeypatch.setattr(config, "SMALL", 0)
+    assert a_run(place).gate.rest and not a_run(place, recipe="paper").gate.rest
+
+
+@pytest.mark.parametrize(
+    "others", [{}, {"only_attention": True}, {"lora": 2}, {"lora": 2, "only_attention": True}]
+)
+def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, others):
+    monkeypatch.setattr(config, "SMALL", 0)
+    run = a_run(place, **others)
+    before = [gate.rest.clone() for gate in run.gates if gate.rest is not None]
+    assert len(before) == 2 and all(each.any() for each in before)
+    weights, thresholds = parameter_groups(run.model)
+    assert {id(gate.rest) for gate in run.gates} <= {id(p) for p in weights}
+    assert {id(gate.b) for gate in run.gates} == {id(p) for p in thresholds}
+    for _ in range(2):
+        run.step()
+    twin = run.twin().twin
+    for gate, old in zip(gates_of(twin), before, strict=True):
+        assert gate.rest is not None and (gate.rest != old).any()
+        assert (gate.rest - old).abs().max() < 20 * run.rates[0]  # a threshold's would be many times larger
+
+
+def test_controls_have_one_too(place, monkeypatch):
+    """Or they would be worse for another reason than their mask."""
+    monkeypatch.setattr(config, "SMALL", 0)
+    run = a_run(place)
+    run.step()
+
+    def nothing(layer: int, weights: Tensor) -> Tensor:
+        return torch.zeros_like(weights)
+
+    model = train_masked(run, nothing, Screen(False))
+    assert all(gate.rest is not None and gate.rest.any() for gate in gates_of(model))
+    held_out = run.data.held_out
+    with_it = measure_masked(model, nothing, held_out)["ce"]
+    for gate in gates_of(model):
+        gate.rest = None
+    assert measure_masked(model, nothing, held_out)["ce"] != with_it
