@@ -4,6 +4,8 @@
 
 Edges of the dense model dropped by their weight, at several thresholds; and the dense model behind masks with as many edges
 as the twin has: the largest of each head, the largest of each layer (which gets the twin's number for it), random ones.
+Each twice: where attending to nothing is 0, and where it has the value that twins of large models start with, the mean of
+what is not attended to (on other text than the loss is measured on).
 """
 
 from dataclasses import dataclass
@@ -13,10 +15,13 @@ import tyro
 
 import edgewise
 from edgewise.checkpoint import load_tokenizer
-from edgewise.data import held_out_only
+from edgewise.data import Batch, held_out_only
 from edgewise.evaluation import measure
 from edgewise.posttraining.config import count
-from edgewise.posttraining.controls import TOP_K, measure_masked, random_mask, thresholds
+from edgewise.posttraining.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
+from edgewise.posttraining.rest import REST_TOKENS, at_rest, mean_unattended
+
+ROWS = 8  # at once
 
 
 @dataclass(frozen=True)
@@ -33,21 +38,32 @@ class Untrained:
 
 def main(asked: Untrained) -> None:
     dense, tokenizer = edgewise.load(asked.model), load_tokenizer(asked.model)
-    rows = held_out_only(asked.data, tokenizer, asked.context, tokens=count(asked.tokens))
+    tokens = count(asked.tokens)
+    found = held_out_only(asked.data, tokenizer, asked.context, tokens=tokens + REST_TOKENS)
+    first = min(tokens // asked.context, len(found.ids) // 2)
+    rows, others = (
+        Batch(*(x if x is None else x[part] for x in found)) for part in (slice(first), slice(first, None))
+    )
     base, twin = measure(dense, rows).ce, measure(edgewise.load(asked.twin), rows)
     print(f"{rows.ids.numel():,} tokens; the dense model's loss is {base:.4f}\n")
-    print("|  | edges | loss |\n| --- | ---: | ---: |")
+    print("|  | edges | nothing is 0 | nothing has a value |\n| --- | ---: | ---: | ---: |")
 
-    def row(name: str, density: float, ce: float) -> None:
-        print(f"| {name} | {density:.2%} | {ce - base:+.4f} |", flush=True)
+    def row(name: str, density: float, *losses: str) -> None:
+        print(f"| {name} | {density:.2%} | {' | '.join(losses)} |", flush=True)
 
-    row("twin", twin.density, twin.ce)
+    row("twin", twin.density, f"{twin.ce - base:+.4f}", "")
     masks = {name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()}
     masks["random"] = random_mask(twin.density_per_head, asked.context, asked.seed)
+    for threshold in THRESHOLDS:
+        masks[f"weights above {threshold:g}"] = lambda layer, weights, least=threshold: (weights > least).to(
+            weights
+        )
     for name, mask in masks.items():
-        row(f"{name}, untrained", **measure_masked(dense, mask, rows))
-    for each in thresholds(dense, rows):
-        row(f"weights above {each['threshold']:g}, untrained", each["density"], each["ce"])
+        both = []
+        for means in (None, mean_unattended(dense, others, ROWS, mask)):
+            with at_rest(dense, means):
+                both.append(measure_masked(dense, mask, rows))
+        row(f"{name}, untrained", both[0]["density"], *(f"{each['ce'] - base:+.4f}" for each in both))
 
 
 if __name__ == "__main__":

@@ -656,7 +656,9 @@ def test_the_summary_is_what_the_saved_twin_does(place, whole, recipe):
     assert found["b_per_head"] == offsets and len(offsets) == 2
     gate = edgewise.gate_config(twin)
     assert gate is not None
-    assert found["gate"] == {"kind": gate.kind, "b": gate.b, "sinks": True} and found["seed"] == 0
+    assert (
+        found["gate"] == {"kind": gate.kind, "b": gate.b, "sinks": True, "rest": False} and found["seed"] == 0
+    )
     assert found["tokens"] == STEPS * ROWS * CONTEXT and found["seconds"] > 0 and found["tasks"] == {}
 
 

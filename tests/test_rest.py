@@ -14,7 +14,7 @@ from edgewise.attention.edge_gate import EdgeGate, gates_of
 from edgewise.attention.gate import GateConfig, reference
 from edgewise.data import Batch, open_data
 from edgewise.posttraining import config, rest
-from edgewise.posttraining.controls import measure_masked, train_masked
+from edgewise.posttraining.controls import TOP_K, control_folder, load_control, measure_masked, train_masked
 from edgewise.posttraining.run import Run
 from edgewise.posttraining.screen import Screen
 from edgewise.posttraining.trained import parameter_groups
@@ -150,7 +150,7 @@ def a_run(place, **others) -> Run:
 def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(monkeypatch, sinks):
     monkeypatch.setattr(rest, "_LITTLE", 0.05)
     model, ids = edgewise.install(host("llama")), text(5, 20)
-    found = rest.mean_unattended(model, Batch(ids, ids, None), rows=2, sinks=sinks)
+    found = rest.mean_unattended(model, Batch(ids, ids, None), 2, rest.edges_of_weight(sinks))
     with torch.no_grad(), edgewise.tap(model, read=["weights", "values"]) as seen:
         model(input_ids=ids)
     for layer, mean in enumerate(found):
@@ -192,6 +192,19 @@ def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, ot
         assert (gate.rest - old).abs().max() < 20 * run.rates[0]  # a threshold's would be many times larger
 
 
+def test_a_run_that_was_begun_without_one_goes_on_without(place, monkeypatch, tmp_path):
+    edgewise.sparsify(place / "llama", place / "text.txt", settings(tmp_path / "run", steps=2))
+    monkeypatch.setattr(config, "SMALL", 0)
+    asked = settings(tmp_path / "run", steps=4, resume=True)
+    twin = edgewise.sparsify(place / "llama", place / "text.txt", asked).twin
+    assert all(gate.rest is None for gate in gates_of(twin))
+    assert (
+        edgewise.gate_config(edgewise.load(tmp_path / "run"))
+        == edgewise.gate_config(twin)
+        == GateConfig(b=7.0)
+    )
+
+
 def test_controls_have_one_too(place, monkeypatch):
     """Or they would be worse for another reason than their mask."""
     monkeypatch.setattr(config, "SMALL", 0)
@@ -208,3 +221,17 @@ def test_controls_have_one_too(place, monkeypatch):
     for gate in gates_of(model):
         gate.rest = None
     assert measure_masked(model, nothing, held_out)["ce"] != with_it
+
+
+def test_saved_controls_keep_theirs(place, monkeypatch, tmp_path):
+    monkeypatch.setattr(config, "SMALL", 0)
+    result = edgewise.sparsify(
+        place / "llama", place / "text.txt", settings(tmp_path / "run", steps=2, controls=True)
+    )
+    held_out = a_run(place).data.held_out
+    for name in ("random", *TOP_K):
+        model = edgewise.load(place / "llama")
+        mask = load_control(control_folder(tmp_path / "run", name), model)
+        assert all(gate.rest is not None and gate.rest.any() for gate in gates_of(model))
+        found = measure_masked(model, mask, held_out)["ce"]
+        assert found == pytest.approx(result.summary["controls"][f"{name}, trained"]["ce"], rel=1e-5)

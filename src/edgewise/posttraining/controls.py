@@ -17,15 +17,17 @@ with its budget, fit and learning rates; what comes of that is kept in `controls
 import copy
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
+from edgewise.attention.edge_gate import gates_of
 from edgewise.attention.gate import GateConfig
 from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
@@ -33,6 +35,7 @@ from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import Measured, cross_entropy, measure, parts, run_model
 from edgewise.posttraining.average import Average
 from edgewise.posttraining.objective import compare, schedule
+from edgewise.posttraining.rest import Kept, at_rest, give_rest
 from edgewise.posttraining.snapshot import explained
 from edgewise.posttraining.trained import as_trained
 
@@ -133,7 +136,10 @@ def train_masked(run: "Run", mask: Mask | None, screen: "Screen") -> "PreTrained
     number of steps are the run's own, and so is the average."""
     recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
     plain = copy.deepcopy(run.dense).float()  # pyright: ignore
-    run.give_rest(plain)  # as the twin has
+    if mask is not None:
+        give_rest(
+            plain, run.mean_unattended(mask)
+        )  # if the twin has it, so that they differ in their edges only
     model = as_trained(plain, run.config)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
@@ -184,12 +190,13 @@ def run_controls(
         "random": random_mask(twin.density_per_head, context, run.config.seed),
         "dense": None,
     }
-    results: dict[str, Any] = known or {"threshold": thresholds(run.dense, held_out)}
+    results: dict[str, Any] = known or {"threshold": thresholds(run.dense, held_out, run.mean_unattended)}
     for name, mask in masks.items():
         if f"{name}, trained" in results:
             continue
         if mask is not None:
-            results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
+            with at_rest(run.dense, run.mean_unattended(mask)):
+                results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
         screen.say(f"control: {name}, trained for {run.step_number:,} steps")
         run.data.train.load_state_dict(run.first_rows)
         model = train_masked(run, mask, screen)
@@ -219,17 +226,26 @@ def save_control(folder: Path, model: nn.Module, kind: str, twin: Measured, cont
 def load_control(folder: Path, dense: nn.Module) -> Mask:
     """Give a dense model a control's weights, in place; the mask it was trained behind is to be put around it (`masked`)."""
     content = json.loads((folder / "mask.json").read_text())
-    load_model(dense, str(folder / "behind-a-mask.safetensors"))
+    file = str(folder / "behind-a-mask.safetensors")
+    with safe_open(file, "pt") as weights:
+        has_rest = any(key.endswith("edge_gate.rest") for key in weights.keys())  # noqa: SIM118
+    give_rest(
+        dense, [torch.zeros(each.kv_heads, each.width) for each in gates_of(dense)] if has_rest else None
+    )
+    load_model(dense, file)
     if content["kind"] == "random":
         return random_mask(torch.tensor(content["density"]), content["context"], content["seed"])
     return TOP_K[content["kind"]](torch.tensor(content["edges_per_query"]))
 
 
-def thresholds(dense: "PreTrainedModel", held_out: Batch) -> list[dict[str, float]]:
-    """The training-free curve."""
+def thresholds(
+    dense: "PreTrainedModel", held_out: Batch, mean_unattended: Callable[[Kept], list[Tensor] | None]
+) -> list[dict[str, float]]:
+    """The training-free curve: edges of less weight are closed."""
     found = []
     for threshold in THRESHOLDS:
         model = gate(copy.deepcopy(dense), GateConfig("relative", b=-math.log(threshold)))
+        give_rest(model, mean_unattended(lambda layer, weights, least=threshold: weights > least))
         measured = measure(model, held_out)
         found.append({"threshold": threshold, "density": measured.density, "ce": measured.ce})
     return found

@@ -92,7 +92,7 @@ def sparsify(
         tokenizer = load_tokenizer(name)
     found = training_data(name, data, config, dense, tokenizer)
     with evaluating(dense):
-        run = Run(dense, found, config, accelerator)
+        run = Run(dense, found, config, accelerator, None if position is None else position.get("recipe", {}))
         if config.track:
             about = {"model": name, "seed": config.seed, "recipe": config.recipe}
             accelerator.init_trackers("edgewise", about)

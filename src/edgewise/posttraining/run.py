@@ -40,7 +40,7 @@ from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.average import Average
 from edgewise.posttraining.config import SparsifyConfig, recipe_for
 from edgewise.posttraining.objective import Multiplier, ceiling, compare, least_pressure, let_go, schedule
-from edgewise.posttraining.rest import REST_TOKENS, mean_unattended
+from edgewise.posttraining.rest import REST_TOKENS, Kept, edges_of_weight, give_rest, mean_unattended
 from edgewise.posttraining.shares import pairs_of, share_of
 from edgewise.posttraining.trained import as_trained, can_fuse, parameter_groups, usual_rate
 from edgewise.posttraining.words import TOKENS, Words, is_large, likely_words, only, words_of
@@ -86,9 +86,19 @@ class _Place(NamedTuple):
 class Run:
     """All that a run needs, and nothing of how it is shown."""
 
-    def __init__(self, model: PreTrainedModel, data: Data, config: SparsifyConfig, accelerator: Accelerator):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        data: Data,
+        config: SparsifyConfig,
+        accelerator: Accelerator,
+        begun: dict[str, Any] | None = None,
+    ):
+        """`begun` is the recipe of a run that is gone on with: what its weights are does not change with ours."""
         self.config, self.data, self.accelerator = config, data, accelerator
         self.recipe = recipe_for(config.recipe, model.num_parameters())
+        if begun is not None:
+            self.recipe = replace(self.recipe, rest=begun.get("rest", False))
         self.rows = config.rows or self.recipe.rows
         processes = accelerator.num_processes
         if self.rows % (processes * config.accumulate):
@@ -108,7 +118,7 @@ class Run:
         self.gate = replace(config.gate_config, rest=self.recipe.rest)
         twin = gate(copy.deepcopy(model).float(), self.gate)  # pyright: ignore
         self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
-        self.give_rest(twin)
+        give_rest(twin, self.mean_unattended(edges_of_weight(self.gate.sinks)))
         self.rates = self._rates()
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
@@ -278,14 +288,11 @@ class Run:
         self.data.train.load_state_dict(now)
         return batch
 
-    def give_rest(self, model: nn.Module) -> None:
-        """Where the recipe has it, let attending to nothing begin with the mean of what is not attended to."""
-        if self.recipe.rest:
-            means = mean_unattended(
-                self.dense, self._first_rows(REST_TOKENS), self.part_rows, self.gate.sinks
-            )
-            for each, mean in zip(gates_of(model), means, strict=True):
-                each.rest = nn.Parameter(mean.to(each.b.device))
+    def mean_unattended(self, kept: Kept) -> list[Tensor] | None:
+        """What attending to nothing begins with, given the edges that will be kept; None if the recipe does without."""
+        if not self.recipe.rest:
+            return None
+        return mean_unattended(self.dense, self._first_rows(REST_TOKENS), self.part_rows, kept)
 
     @property
     def _pressure(self) -> float:
