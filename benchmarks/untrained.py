@@ -15,13 +15,11 @@ import tyro
 
 import edgewise
 from edgewise.checkpoint import load_tokenizer
-from edgewise.data import Batch, held_out_only
-from edgewise.evaluation import measure
+from edgewise.data import held_out_only
+from edgewise.evaluation import measure, parts
 from edgewise.posttraining.config import count
 from edgewise.posttraining.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
 from edgewise.posttraining.rest import REST_TOKENS, at_rest, mean_unattended
-
-ROWS = 8  # at once
 
 
 @dataclass(frozen=True)
@@ -41,26 +39,24 @@ def main(asked: Untrained) -> None:
     tokens = count(asked.tokens)
     found = held_out_only(asked.data, tokenizer, asked.context, tokens=tokens + REST_TOKENS)
     first = min(tokens // asked.context, len(found.ids) // 2)
-    rows, others = (
-        Batch(*(x if x is None else x[part] for x in found)) for part in (slice(first), slice(first, None))
-    )
-    base, twin = measure(dense, rows).ce, measure(edgewise.load(asked.twin), rows)
+    rows, *others = parts(found, first)
+    sparse = edgewise.load(asked.twin)
+    base, twin = measure(dense, rows).ce, measure(sparse, rows)
     print(f"{rows.ids.numel():,} tokens; the dense model's loss is {base:.4f}\n")
     print("|  | edges | nothing is 0 | nothing has a value |\n| --- | ---: | ---: | ---: |")
 
     def row(name: str, density: float, *losses: str) -> None:
         print(f"| {name} | {density:.2%} | {' | '.join(losses)} |", flush=True)
 
-    row("twin", twin.density, f"{twin.ce - base:+.4f}", "")
+    loss, gate = f"{twin.ce - base:+.4f}", edgewise.gate_config(sparse)
+    row("twin", twin.density, *(("", loss) if gate is not None and gate.rest else (loss, "")))
     masks = {name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()}
     masks["random"] = random_mask(twin.density_per_head, asked.context, asked.seed)
     for threshold in THRESHOLDS:
-        masks[f"weights above {threshold:g}"] = lambda layer, weights, least=threshold: (weights > least).to(
-            weights
-        )
+        masks[f"weights above {threshold:g}"] = lambda layer, w, least=threshold: (w > least).to(w)
     for name, mask in masks.items():
         both = []
-        for means in (None, mean_unattended(dense, others, ROWS, mask)):
+        for means in (None, mean_unattended(dense, others[0], mask)):
             with at_rest(dense, means):
                 both.append(measure_masked(dense, mask, rows))
         row(f"{name}, untrained", both[0]["density"], *(f"{each['ce'] - base:+.4f}" for each in both))

@@ -146,11 +146,21 @@ def a_run(place, **others) -> Run:
     return run
 
 
+def test_long_rows_are_read_in_pieces(monkeypatch):
+    monkeypatch.setattr(rest, "_SHORT", 6)
+    model, ids = edgewise.install(host("llama")), text(3, 20)
+    pieces = torch.cat([ids[:, i : i + 6] for i in (0, 6, 12)])
+    kept = rest.edges_of_weight(sinks=True)
+    found, expected = (rest.mean_unattended(model, Batch(x, x, None), kept) for x in (ids, pieces))
+    for ours, plain in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("sinks", [True, False])
 def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(monkeypatch, sinks):
     monkeypatch.setattr(rest, "_LITTLE", 0.05)
     model, ids = edgewise.install(host("llama")), text(5, 20)
-    found = rest.mean_unattended(model, Batch(ids, ids, None), 2, rest.edges_of_weight(sinks))
+    found = rest.mean_unattended(model, Batch(ids, ids, None), rest.edges_of_weight(sinks))
     with torch.no_grad(), edgewise.tap(model, read=["weights", "values"]) as seen:
         model(input_ids=ids)
     for layer, mean in enumerate(found):

@@ -15,6 +15,8 @@ from edgewise.evaluation import parts, run_model
 
 REST_TOKENS = 4096
 """Tokens from which the mean is taken."""
+_SHORT = 512
+"""Tokens of a row, and one row at a time: all weights of a layer are held at once."""
 _LITTLE = 0.02
 """The attention weight below which edges are taken for those that will be closed."""
 Kept = Callable[[int, Tensor], Tensor]
@@ -32,7 +34,7 @@ def edges_of_weight(sinks: bool) -> Kept:
 
 
 @torch.no_grad()
-def mean_unattended(dense: nn.Module, batch: Batch, rows: int, kept: Kept) -> list[Tensor]:
+def mean_unattended(dense: nn.Module, batch: Batch, kept: Kept) -> list[Tensor]:
     """The mean value over the edges that are not kept, by their weight: of each layer [kv_heads, d]."""
     gates = gates_of(dense)
     totals: list[Tensor | float] = [0.0] * len(gates)
@@ -49,9 +51,20 @@ def mean_unattended(dense: nn.Module, batch: Batch, rows: int, kept: Kept) -> li
         masses[layer] = masses[layer] + received.sum((0, 2))[:, None]
 
     with tap(dense, edit={"values": remember, "weights": add}):  # pyright: ignore
-        for part in parts(batch, rows, next(dense.parameters()).device):
-            run_model(dense, part)
+        for row in parts(_cut(batch, _SHORT), 1, next(dense.parameters()).device):
+            run_model(dense, row)
     return [total / mass.clamp(min=1e-9) for total, mass in zip(totals, masses, strict=True)]  # pyright: ignore
+
+
+def _cut(batch: Batch, length: int) -> Batch:
+    """Rows of at most that length; what is left over of each is left out."""
+    length = min(length, batch.ids.shape[1])
+
+    def pieces(x: Tensor) -> Tensor:
+        return x[:, : x.shape[1] // length * length].unflatten(1, (-1, length)).flatten(0, 1)
+
+    positions = None if batch.positions is None else pieces(batch.positions)
+    return Batch(pieces(batch.ids), pieces(batch.targets), positions)
 
 
 def give_rest(model: nn.Module, means: Sequence[Tensor] | None) -> None:

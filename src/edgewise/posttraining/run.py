@@ -292,7 +292,7 @@ class Run:
         """What attending to nothing begins with, given the edges that will be kept; None if the recipe does without."""
         if not self.recipe.rest:
             return None
-        return mean_unattended(self.dense, self._first_rows(REST_TOKENS), self.part_rows, kept)
+        return mean_unattended(self.dense, self._first_rows(REST_TOKENS), kept)
 
     @property
     def _pressure(self) -> float:
