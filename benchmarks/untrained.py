@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
+from torch import Tensor
 
 import edgewise
 from edgewise.checkpoint import load_tokenizer
 from edgewise.data import held_out_only
 from edgewise.evaluation import measure, parts
 from edgewise.posttraining.config import count
-from edgewise.posttraining.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
+from edgewise.posttraining.controls import THRESHOLDS, TOP_K, Mask, measure_masked, random_mask
 from edgewise.posttraining.rest import REST_TOKENS, at_rest, mean_unattended
 
 
@@ -32,6 +33,13 @@ class Untrained:
     context: int = 128
     tokens: str = "8192"
     seed: int = 0
+
+
+def above(least: float) -> Mask:
+    def mask(layer: int, weights: Tensor) -> Tensor:
+        return (weights > least).to(weights)
+
+    return mask
 
 
 def main(asked: Untrained) -> None:
@@ -52,8 +60,7 @@ def main(asked: Untrained) -> None:
     row("twin", twin.density, *(("", loss) if gate is not None and gate.rest else (loss, "")))
     masks = {name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()}
     masks["random"] = random_mask(twin.density_per_head, asked.context, asked.seed)
-    for threshold in THRESHOLDS:
-        masks[f"weights above {threshold:g}"] = lambda layer, w, least=threshold: (w > least).to(w)
+    masks |= {f"weights above {least:g}": above(least) for least in THRESHOLDS}
     for name, mask in masks.items():
         both = []
         for means in (None, mean_unattended(dense, others[0], mask)):
