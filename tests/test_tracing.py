@@ -417,9 +417,9 @@ def test_taking_away_is_done_in_the_model():
             logits = model(input_ids=graph.frozen.ids[None]).logits[0, -1]
         assert by_feature.actual[i].item() == pytest.approx(change(logits), abs=1e-5)
     for i, (number, head) in enumerate(heads):
-        drop = {
-            "outputs": lambda i, y, n=number, h=head: (
-                y * (torch.arange(4) != h)[:, None, None] if i == n else y
+        drop = {  # it attends to nothing
+            "weights": lambda i, w, n=number, h=head: (
+                w * (torch.arange(4) != h)[:, None, None] if i == n else w
             )
         }
         with tap(model, edit=drop):

@@ -71,6 +71,8 @@ class FrozenLayer:
     """W_O, [heads, d, D]."""
     constant: Tensor
     """c, [T, D]: what attention gives when it reads nothing."""
+    rest: Tensor
+    """What each head gives when it attends to nothing, [heads, d]."""
 
     def head_values(self, r: Tensor) -> Tensor:  # [n, T, D] -> [n, heads, T, d]
         """What each head would carry from each key."""
@@ -258,15 +260,12 @@ def _freeze_layer(
     if bias is not None:
         at_nothing = at_nothing + bias[:, 0].repeat_interleave(group, 0)
     constant = torch.einsum("hqk,hd,hde->qe", weights, at_nothing, outputs)
-    if rest is not None:
-        unattended = 1 - weights.sum(-1)  # [heads, T]
-        constant = constant + torch.einsum(
-            "hq,hd,hde->qe", unattended, rest.repeat_interleave(group, 0), outputs
-        )
+    at_rest = torch.zeros_like(at_nothing) if rest is None else rest.repeat_interleave(group, 0)
+    constant = constant + torch.einsum("hq,hd,hde->qe", 1 - weights.sum(-1), at_rest, outputs)
     out_bias = getattr(layer.out, "bias", None)
     if out_bias is not None:
         constant = constant + out_bias
-    return FrozenLayer(norm_1, norm_2, weights, values, outputs, constant)
+    return FrozenLayer(norm_1, norm_2, weights, values, outputs, constant, at_rest)
 
 
 def _freeze_norm(norm: nn.Module, x: Tensor, y: Tensor, model: str) -> FrozenNorm:  # [T, D] each

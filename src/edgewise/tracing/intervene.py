@@ -3,7 +3,7 @@ says.
 
 The graph's prediction for a source is its total effect: what it adds to the logit, directly and through every feature that
 it feeds, each with slope 1. It is compared twice with the model, in which the feature's writing is taken out of the MLPs'
-outputs, or the head's output set to zero, and everything after it computed again by the model's own modules:
+outputs, or the head made to attend to nothing, and everything after it computed again by the model's own modules:
 
     frozen    attention patterns and the norms' denominators stay as they were, as the graph has it. MLPs are the model's:
               the difference is what the transcoder gets wrong, and features that switch on or off.
@@ -90,7 +90,9 @@ def predict(graph: Graph) -> tuple[Tensor, Tensor]:  # -> [n], [L, heads]
         return frozen.layers[layer].norm_2.pull(out)
 
     def visit(layer: int, at_mlp: Tensor, at_attention: Tensor, at_heads: Tensor) -> None:
-        per_head[layer] = -(at_heads[0] * frozen.head_outputs[layer]).sum((-2, -1))
+        per_head[layer] = -(
+            at_heads[0] * (frozen.head_outputs[layer] - frozen.layers[layer].rest[:, None])
+        ).sum((-2, -1))
 
     end = torch.zeros(1, frozen.length, frozen.width)
     end[0, -1] = graph.readout.weights @ graph.readout.direction
@@ -108,7 +110,7 @@ def _without(
         y = y.clone()
         for row, (its_layer, head) in enumerate(heads):
             if its_layer == layer:
-                y[row, head] = 0.0
+                y[row, head] = graph.frozen.layers[layer].rest[head]
         return y
 
     def keep_pattern(layer: int, weights: Tensor) -> Tensor:
