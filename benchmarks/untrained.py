@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from torch import Tensor
 
 import edgewise
 from edgewise.checkpoint import load_tokenizer
-from edgewise.data import held_out_only
+from edgewise.data import Batch, held_out_only
+from edgewise.errors import EdgewiseError
 from edgewise.evaluation import measure, parts
 from edgewise.posttraining.config import count
-from edgewise.posttraining.controls import THRESHOLDS, TOP_K, Mask, measure_masked, random_mask
-from edgewise.posttraining.rest import REST_TOKENS, at_rest, mean_unattended
+from edgewise.posttraining.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
+from edgewise.posttraining.rest import above, at_rest, mean_unattended, rows_to_read
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,20 @@ class Untrained:
     seed: int = 0
 
 
-def above(least: float) -> Mask:
-    def mask(layer: int, weights: Tensor) -> Tensor:
-        return (weights > least).to(weights)
-
-    return mask
+def _after(found: Batch, rows: int) -> Batch:
+    return Batch(*(x if x is None else x[rows:] for x in found))  # pyright: ignore
 
 
 def main(asked: Untrained) -> None:
     dense, tokenizer = edgewise.load(asked.model), load_tokenizer(asked.model)
-    tokens = count(asked.tokens)
-    found = held_out_only(asked.data, tokenizer, asked.context, tokens=tokens + REST_TOKENS)
-    first = min(tokens // asked.context, len(found.ids) // 2)
-    rows, *others = parts(found, first)
+    few, tokens = rows_to_read(asked.context), count(asked.tokens)
+    found = held_out_only(asked.data, tokenizer, asked.context, tokens=tokens + few * asked.context)
+    if len(found.ids) < 2:
+        raise EdgewiseError(
+            f"{asked.data} has too little text: rows for the loss, and others for the mean, are needed"
+        )
+    few = min(few, len(found.ids) // 2)
+    others, rows = next(parts(found, few)), _after(found, few)
     sparse = edgewise.load(asked.twin)
     base, twin = measure(dense, rows).ce, measure(sparse, rows)
     print(f"{rows.ids.numel():,} tokens; the dense model's loss is {base:.4f}\n")
@@ -63,7 +64,7 @@ def main(asked: Untrained) -> None:
     masks |= {f"weights above {least:g}": above(least) for least in THRESHOLDS}
     for name, mask in masks.items():
         both = []
-        for means in (None, mean_unattended(dense, others[0], mask)):
+        for means in (None, mean_unattended(dense, others, mask)):
             with at_rest(dense, means):
                 both.append(measure_masked(dense, mask, rows))
         row(f"{name}, untrained", both[0]["density"], *(f"{each['ce'] - base:+.4f}" for each in both))

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import edgewise
 from edgewise.errors import EdgewiseError
+from edgewise.evaluation import shipped_origin
 from edgewise.model.adapters import ADAPTERS_FILE
 
 KINDS = ("gpt2", "llama")
@@ -115,6 +116,46 @@ def test_damage_is_one_line(runs, run):
     file.unlink()
     with pytest.raises(EdgewiseError, match="missing from the folder"):
         edgewise.load(run / "adapters")
+
+
+def test_they_can_be_opened_from_anywhere(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(runs)
+    edgewise.sparsify("gpt2", "text.txt", settings(tmp_path / "run", steps=1, lora=2))
+    monkeypatch.chdir(tmp_path)
+    assert farthest(edgewise.load("run/adapters").state_dict(), edgewise.load("run").state_dict()) == 0
+
+
+def test_of_a_base_in_another_precision(runs, tmp_path):
+    base = edgewise.load(runs / "gpt2", dtype=torch.bfloat16)
+    tokenizer = edgewise.load_tokenizer(runs / "gpt2")
+    edgewise.sparsify(
+        base, runs / "text.txt", settings(tmp_path / "run", steps=1, lora=2), tokenizer=tokenizer
+    )
+    assert (
+        farthest(
+            edgewise.load(tmp_path / "run/adapters").state_dict(),
+            edgewise.load(tmp_path / "run").state_dict(),
+        )
+        == 0
+    )
+
+
+def test_a_twin_of_a_shipped_model_is_known_by_its_adapters(tmp_path):
+    config = {"edgewise": {"adapters": {"base": "pocket"}}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert shipped_origin(str(tmp_path)) == "pocket" and shipped_origin(str(tmp_path / "none")) == str(
+        tmp_path / "none"
+    )
+
+
+def test_without_a_name_for_the_base_there_are_none(runs, tmp_path):
+    base = edgewise.load(runs / "gpt2")
+    base.name_or_path = base.config.name_or_path = ""
+    tokenizer = edgewise.load_tokenizer(runs / "gpt2")
+    edgewise.sparsify(
+        base, runs / "text.txt", settings(tmp_path / "run", steps=1, lora=2), tokenizer=tokenizer
+    )
+    assert (tmp_path / "run/twin.safetensors").is_file() and not (tmp_path / "run/adapters").exists()
 
 
 def test_a_run_without_adapters_writes_none(runs, tmp_path):

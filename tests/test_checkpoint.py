@@ -536,7 +536,7 @@ def test_a_twin_with_a_damaged_or_newer_gate(twin_folder):
         {key: x for key, x in state.items() if "layers.1.self_attn.edge_gate" not in key},
         twin_folder / "twin.safetensors",
     )
-    with pytest.raises(EdgewiseError, match="offsets are not those"):
+    with pytest.raises(EdgewiseError, match="what belongs to the gates is not that"):
         edgewise.load(twin_folder)
 
 

@@ -47,8 +47,11 @@ def prompts(n: int = 5, length: int = 10, first: int = 3, seed: int = 1) -> Prom
 
 
 def model_of(kind: str, sparse: bool = False, seed: int = 0, sinks: bool = True) -> Any:
-    model, gate = host(kind, seed), edgewise.GateConfig("relative", b=1.5, sinks=sinks, rest=True)
-    return with_rest(edgewise.gate(model, gate)) if sparse else edgewise.install(model)
+    model, has_rest = host(kind, seed), kind in ("gpt2", "llama", "qwen3", "mistral")
+    if not sparse:
+        return edgewise.install(model)
+    twin = edgewise.gate(model, edgewise.GateConfig("relative", b=1.5, sinks=sinks, rest=has_rest))
+    return with_rest(twin) if has_rest else twin
 
 
 def pocket_pair(sparse: bool) -> tuple[Any, Task]:

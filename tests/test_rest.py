@@ -13,10 +13,11 @@ import edgewise
 from edgewise.attention.edge_gate import EdgeGate, gates_of
 from edgewise.attention.gate import GateConfig, reference
 from edgewise.data import Batch, open_data
-from edgewise.posttraining import config, rest
+from edgewise.posttraining import config, rest, snapshot
 from edgewise.posttraining.controls import TOP_K, control_folder, load_control, measure_masked, train_masked
 from edgewise.posttraining.run import Run
 from edgewise.posttraining.screen import Screen
+from edgewise.posttraining.summary import summarize
 from edgewise.posttraining.trained import parameter_groups
 
 HEADS, KV_HEADS, WIDTH, T = 4, 2, 6, 9
@@ -111,6 +112,23 @@ def test_it_travels_with_the_twin(kind, tmp_path):
     assert "attending to nothing has a value" in str(told)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_half_precision(dtype):
+    """It is kept in single precision where the rest of the model is not, or cast with it."""
+    twin, ids = with_rest(edgewise.gate(host("llama"), GateConfig(b=1.5, rest=True))), text()
+    with torch.no_grad():
+        expected = twin(input_ids=ids).logits
+        gated_later = edgewise.gate(host("llama").to(dtype), GateConfig(b=1.5, rest=True))
+        for each in (twin.to(dtype), with_rest(gated_later)):
+            for how in ("dense", "deterministic"):
+                with edgewise.mode(each, how):
+                    logits = each(input_ids=ids).logits
+                    with edgewise.tap(each, read=["weights"]):
+                        assert torch.isfinite(each(input_ids=ids).logits).all()
+                assert logits.dtype == dtype and torch.isfinite(logits).all()
+            assert (logits.argmax(-1) == expected.argmax(-1)).float().mean() > 0.6
+
+
 @pytest.mark.parametrize(
     ("gate", "number"),
     [
@@ -146,21 +164,20 @@ def a_run(place, **others) -> Run:
     return run
 
 
-def test_long_rows_are_read_in_pieces(monkeypatch):
+def test_of_long_rows_the_beginning_is_read(monkeypatch):
     monkeypatch.setattr(rest, "_SHORT", 6)
     model, ids = edgewise.install(host("llama")), text(3, 20)
-    pieces = torch.cat([ids[:, i : i + 6] for i in (0, 6, 12)])
-    kept = rest.edges_of_weight(sinks=True)
-    found, expected = (rest.mean_unattended(model, Batch(x, x, None), kept) for x in (ids, pieces))
+    positions = torch.arange(20).expand(3, -1)
+    batches = Batch(ids, ids, positions), Batch(ids[:, :6], ids[:, :6], None)
+    found, expected = (rest.mean_unattended(model, batch, rest.above(0.02)) for batch in batches)
     for ours, plain in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("sinks", [True, False])
-def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(monkeypatch, sinks):
-    monkeypatch.setattr(rest, "_LITTLE", 0.05)
+def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(sinks):
     model, ids = edgewise.install(host("llama")), text(5, 20)
-    found = rest.mean_unattended(model, Batch(ids, ids, None), rest.edges_of_weight(sinks))
+    found = rest.mean_unattended(model, Batch(ids, ids, None), rest.above(0.05, sinks))
     with torch.no_grad(), edgewise.tap(model, read=["weights", "values"]) as seen:
         model(input_ids=ids)
     for layer, mean in enumerate(found):
@@ -172,7 +189,7 @@ def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(monkeypatch, sinks)
                     for i in range(20):
                         for j in range(i + 1):
                             w = weights[row, head, i, j].item()
-                            if w < 0.05 or (not sinks and j == 0 and i > 0):
+                            if w <= 0.05 or (not sinks and j == 0 and i > 0):
                                 total, mass = total + w * values[row, kv_head, j], mass + w
             torch.testing.assert_close(mean[kv_head], total / mass, atol=1e-5, rtol=1e-4)
 
@@ -196,7 +213,10 @@ def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, ot
     assert {id(gate.b) for gate in run.gates} == {id(p) for p in thresholds}
     for _ in range(2):
         run.step()
+    measured = run.validate()
     twin = run.twin().twin
+    told = summarize(run, "llama", measured, measured, twin.state_dict(), "all steps done")
+    assert torch.tensor(told["b_per_head"]).shape == (2, 4)
     for gate, old in zip(gates_of(twin), before, strict=True):
         assert gate.rest is not None and (gate.rest != old).any()
         assert (gate.rest - old).abs().max() < 20 * run.rates[0]  # a threshold's would be many times larger
@@ -205,6 +225,13 @@ def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, ot
 def test_a_run_that_was_begun_without_one_goes_on_without(place, monkeypatch, tmp_path):
     edgewise.sparsify(place / "llama", place / "text.txt", settings(tmp_path / "run", steps=2))
     monkeypatch.setattr(config, "SMALL", 0)
+    for position in (tmp_path / "run/snapshots").glob(
+        "*/position.json"
+    ):  # of a version that knew nothing of it
+        content = json.loads(position.read_text())
+        del content["recipe"]["rest"], content["recipe"]["lead"]
+        position.write_text(json.dumps(content))
+    monkeypatch.setattr(snapshot, "_damage", lambda folder: None)
     asked = settings(tmp_path / "run", steps=4, resume=True)
     twin = edgewise.sparsify(place / "llama", place / "text.txt", asked).twin
     assert all(gate.rest is None for gate in gates_of(twin))
@@ -224,7 +251,7 @@ def test_controls_have_one_too(place, monkeypatch):
     def nothing(layer: int, weights: Tensor) -> Tensor:
         return torch.zeros_like(weights)
 
-    model = train_masked(run, nothing, Screen(False))
+    model = train_masked(run, nothing, Screen(False), run.mean_unattended(nothing))
     assert all(gate.rest is not None and gate.rest.any() for gate in gates_of(model))
     held_out = run.data.held_out
     with_it = measure_masked(model, nothing, held_out)["ce"]

@@ -55,7 +55,9 @@ def random_transcoder(layers: int, width: int, features: int = 12) -> Transcoder
 def model_and_graph(kind: str, gated: bool):
     model = edgewise.install(host(kind))
     if gated:
-        model = with_rest(edgewise.gate(model, edgewise.GateConfig("relative", b=2.0, rest=True)))
+        has_rest = kind != "gpt_neox"
+        model = edgewise.gate(model, edgewise.GateConfig("relative", b=2.0, rest=has_rest))
+        model = with_rest(model) if has_rest else model
     ids = text(1, LENGTH)[0]
     with torch.no_grad():
         frozen = freeze(model, ids)
@@ -438,16 +440,17 @@ def test_where_nothing_comes_after_the_frozen_model_does_exactly_what_the_graph_
     assert (effects.actual - effects.predicted).abs().max() > 1e-3  # the final norm moves
 
 
+@pytest.mark.parametrize("gated", [False, True])
 @torch.no_grad()
-def test_a_head_of_the_last_layer_works_straight_and_through_its_mlps_features():
+def test_a_head_of_the_last_layer_works_straight_and_through_its_mlps_features(gated: bool):
     """Both written out: its prediction is their sum."""
-    model, graph = model_and_graph("gpt2", False)
+    model, graph = model_and_graph("gpt2", gated)
     heads = [(2, head) for head in range(4)]
     _, effects = take_away(model, graph, torch.tensor([0]), heads)
     mlp, norm = graph.frozen.layers[2], graph.frozen.final_norm
     direction = (graph.readout.probability / graph.readout.probability.sum()) @ graph.readout.direction
     assert effects.predicted.abs().max() > 0
-    written = graph.frozen.head_outputs[2] @ mlp.outputs  # [heads, T, D]
+    written = (graph.frozen.head_outputs[2] - mlp.rest[:, None]) @ mlp.outputs  # [heads, T, D]
     end = torch.zeros(1, LENGTH, graph.frozen.width)
     end[0, -1] = direction
     straight = -(written * norm.pull(end)).sum((-2, -1))

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,15 +32,21 @@ from edgewise.attention.interface import install
 from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import adapters
 from edgewise.model import source as sources
-from edgewise.model.host import GATE_KEY, check_finite, complete, host_class, host_config, load_host
+from edgewise.model.host import (
+    GATE_KEY,
+    NEWEST_FORMAT,
+    check_finite,
+    complete,
+    host_class,
+    host_config,
+    load_host,
+    read_file,
+)
 from edgewise.model.nanogpt import load_nanogpt
 
 TWIN_TYPE = "sparse twin (pip install edgewise, then open it with edgewise.load)"
 TWIN_KEY = "edgewise"
 """The part of config.json that makes it a twin's."""
-_FORMAT = 3
-"""Of what is written there. A twin is written in the first that can express it, so that older versions read it: 2 has gates
-without sinks, 3 gates with a value of attending to nothing, and adapters (`model/adapters.py`)."""
 
 
 def load(
@@ -179,7 +183,7 @@ def _described(gate: GateConfig) -> dict[str, Any]:
 def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, Any]]:
     """A twin's gate and its host's config, from its config.json."""
     part = config[TWIN_KEY]
-    if isinstance(part, dict) and part.get("format", _FORMAT) not in range(1, _FORMAT + 1):
+    if isinstance(part, dict) and part.get("format", NEWEST_FORMAT) not in range(1, NEWEST_FORMAT + 1):
         raise EdgewiseError(
             f"{name} was written by a newer edgewise (format {part['format']}); upgrade with pip"
         )
@@ -210,7 +214,7 @@ def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedMo
     gate(model, config)
     if {key for key in model.state_dict() if GATE_KEY in key} != offsets.keys():
         raise EdgewiseError(
-            f"{found.name}: the gates' offsets are not those of {len(gates_of(model))} layers; the folder is damaged"
+            f"{found.name}: what belongs to the gates is not that of {len(gates_of(model))} layers; the folder is damaged"
         )
     check_finite(found.name, offsets)
     model.load_state_dict(offsets, strict=False)
@@ -237,12 +241,7 @@ def listed_files(name: str, folder: Path, single: str) -> list[Path]:
 def read_weights(name: str, folder: Path) -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = {}
     for file in listed_files(name, folder, "twin.safetensors"):
-        try:
-            state |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise EdgewiseError(
-                f"{name}: {file.name} is truncated or damaged ({error}); copy or download it again"
-            ) from error
+        state |= read_file(name, file)
     return state
 
 

@@ -235,11 +235,15 @@ def shipped_origin(name: str) -> str:
     """The shipped dense model that a name stands for or that a twin's folder was made from, else the name itself."""
     if name in pocket.NAMES:
         return name.removesuffix("-sparse")
-    summary = Path(name) / "summary.json"
-    try:
-        return str(json.loads(summary.read_text())["model"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return name
+    for file, *keys in (("summary.json", "model"), ("config.json", "edgewise", "adapters", "base")):
+        try:
+            found = json.loads((Path(name) / file).read_text())
+            for key in keys:
+                found = found[key]
+            return str(found)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return name
 
 
 def print_evaluation(results: dict[str, Measured], heads: bool = False, out: Path | None = None) -> None:

@@ -98,8 +98,8 @@ def info(name: str | Path) -> ModelInfo:
     parameters = sum(p.numel() for p in model.parameters())
     if gate is not None and gate.learned:
         parameters += text.num_hidden_layers * text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     if gate is not None and gate.rest:
-        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         parameters += text.num_hidden_layers * kv_heads * width
     bytes_each = getattr(torch, dtype.removeprefix("torch.")).itemsize
@@ -112,7 +112,7 @@ def info(name: str | Path) -> ModelInfo:
         architecture=type(model).__name__,
         layers=text.num_hidden_layers,
         heads=text.num_attention_heads,
-        kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+        kv_heads=kv_heads,
         width=text.hidden_size,
         context=context,
         vocabulary=text.vocab_size,

@@ -44,7 +44,7 @@ class EdgeGate(nn.Module):
             self.register_buffer("b", b, persistent=config is not None)
         self.rest: nn.Parameter | None = None  # [kv_heads, width]
         if config is not None and config.rest:
-            self.rest = nn.Parameter(torch.zeros(kv_heads, width, device=device))
+            self.rest = nn.Parameter(torch.zeros(kv_heads, width, device=device, dtype=torch.float32))
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}, heads={self.heads}, {self.config or 'dense'}"

@@ -250,6 +250,7 @@ def gated_attention(
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Gated:
     """All gates open is the host's own attention, so torch's kernel computes it."""
+    q, k = q.to(v.dtype), k.to(v.dtype)  # values less that of attending to nothing may be more precise
     plain = mask is None and q.shape[2] == k.shape[2]
     seen = None if plain else in_sight(q.shape[2], k.shape[2], mask, q.device)
     y = F.scaled_dot_product_attention(

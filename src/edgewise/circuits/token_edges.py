@@ -1,8 +1,9 @@
 """Token edges: which attention edges (head, query, key) a prediction uses.
 
-Each is one term of a head's sum, y_i = sum_j w_ij v_j. They are ranked by attribution, (clean term - corrupt term) .
-d metric / d y_i, prompt by prompt, and the k best are kept: all other terms are what they were in the corrupt run. In a twin
-most terms do not exist at all, so the open ones are the whole wiring of the prediction.
+Each is one term of a head's sum, y_i = sum_j w_ij v_j (v less the value of attending to nothing, which is added to the sum
+where there is one). They are ranked by attribution, (clean term - corrupt term) . d metric / d y_i, prompt by prompt, and
+the k best are kept: all other terms are what they were in the corrupt run. In a twin most terms do not exist at all, so the
+open ones are the whole wiring of the prediction.
 """
 
 from typing import NamedTuple
@@ -63,19 +64,19 @@ def _attention(replay: Replay, embedding: Tensor) -> tuple[_Attention, Tensor]:
         outputs = list(seen.last["outputs"].values())
         gradient = torch.autograd.grad(metric, outputs)
     weights, values = (
-        torch.stack(list(seen.last[what].values()), 1).detach() for what in ("weights", "values")
+        torch.stack(list(seen.last[what].values()), 1).detach().float() for what in ("weights", "values")
     )
     groups = weights.shape[2] // values.shape[2]
-    return _Attention(weights, values.repeat_interleave(groups, 2)), torch.stack(gradient, 1)
+    return _Attention(weights, values.repeat_interleave(groups, 2)), torch.stack(gradient, 1).float()
 
 
 @torch.no_grad()
 def _scores_keeping(replay: Replay, corrupt: _Attention, keep: Tensor) -> Tensor:  # bool [n, all] -> [n]
     kept = keep.view_as(corrupt.weights)
-    rest = (corrupt.weights * ~kept) @ corrupt.values  # [n, layers, heads, t, d]
+    others = (corrupt.weights * ~kept) @ corrupt.values  # [n, layers, heads, t, d]
     edits = {
         "weights": lambda layer, w: w * kept[:, layer],
-        "outputs": lambda layer, y: y + rest[:, layer].to(y),
+        "outputs": lambda layer, y: y + others[:, layer].to(y),
     }
     with tap(replay.model, edit=edits):  # pyright: ignore
         return replay.scores(0, replay.clean.hidden[0][None])[0]

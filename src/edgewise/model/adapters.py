@@ -1,4 +1,4 @@
-"""A twin as what makes one of its base model: low-rank changes of some weights, and thresholds. A small part of its size.
+"""A twin as what makes one of its base model: low-rank changes of some weights, and its gates. A small part of its size.
 
 The files have names of their own. Read by peft, the changes alone would make a dense model of a sparse one.
 """
@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
-from edgewise.model.host import GATE_KEY, check_finite, load_host
+from edgewise.model.host import GATE_KEY, NEWEST_FORMAT, check_finite, load_host, read_file
 
 ADAPTERS_KEY = "adapters"
 """The part of a twin's description that says what it is a change of."""
 ADAPTERS_FILE = "twin-adapters.safetensors"
-FORMAT = 3
-"""Of a description with that part."""
 _A, _B = ".lora_A", ".lora_B"
 _SAMPLED = 64
 
@@ -47,7 +44,7 @@ class Adapters:
             .float()
             .cpu()
             .clone()
-            for key, value in get_peft_model_state_dict(trained).items()
+            for key, value in get_peft_model_state_dict(trained, save_embedding_layers=False).items()
             if _A in key or _B in key
         }
         return cls(factors, scale.pop())
@@ -76,30 +73,35 @@ def save_adapters(
     save_file({**adapters.factors, **offsets}, folder / ADAPTERS_FILE)
     config = json.loads((twin_folder / "config.json").read_text())
     (described,) = (part for part in config.values() if isinstance(part, dict) and "host" in part)
-    described["format"] = FORMAT
-    described[ADAPTERS_KEY] = {"base": name, "scale": adapters.scale, "fingerprint": fingerprint(base)}
+    described["format"] = NEWEST_FORMAT
+    described[ADAPTERS_KEY] = {
+        "base": str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name,
+        "dtype": str(base.dtype).removeprefix("torch."),
+        "digest": digest(base),
+        "scale": adapters.scale,
+    }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def changed_base(
     name: str, folder: Path, described: dict[str, Any]
 ) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """The base with its weights changed, in single precision, and the gates' offsets."""
+    """The base with its weights changed, in single precision, and what belongs to the gates."""
     try:
         base, scale = str(described["base"]), float(described["scale"])
-        known = str(described["fingerprint"])
-    except (KeyError, TypeError, ValueError) as error:
+        known, dtype = str(described["digest"]), getattr(torch, str(described["dtype"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EdgewiseError(f"{name}: config.json does not say what the adapters belong to") from error
-    state = _read(name, folder / ADAPTERS_FILE)
+    state = read_file(name, folder / ADAPTERS_FILE)
     offsets = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
     where = f'put where it is into {folder / "config.json"}, after "base"'
     try:
-        model = load_host(sources.find(base), None).float()  # pyright: ignore
+        model = load_host(sources.find(base), dtype).float()  # pyright: ignore
     except EdgewiseError as error:
         raise EdgewiseError(
             f"{name} is a change of {base!r}, which cannot be loaded ({error}); {where}"
         ) from error
-    if fingerprint(model) != known:
+    if digest(model) != known:
         raise EdgewiseError(f"{name} is a change of another model than {base} is now; {where}")
     check_finite(name, state)
     try:
@@ -109,7 +111,7 @@ def changed_base(
     return model, offsets
 
 
-def fingerprint(model: PreTrainedModel) -> str:
+def digest(model: PreTrainedModel) -> str:
     """Tells models apart by a few numbers of each weight, in single precision: as quick for a large model as for a small."""
     seen = hashlib.sha256()
     for key, weight in sorted(model.named_parameters()):
@@ -119,14 +121,3 @@ def fingerprint(model: PreTrainedModel) -> str:
         few = flat[:: max(1, len(flat) // _SAMPLED)]
         seen.update(f"{key} {tuple(weight.shape)}".encode() + few.float().cpu().numpy().tobytes())
     return seen.hexdigest()[:16]
-
-
-def _read(name: str, file: Path) -> dict[str, Tensor]:
-    if not file.is_file():
-        raise EdgewiseError(f"{name}: {file.name} is missing from the folder")
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise EdgewiseError(
-            f"{name}: {file.name} is truncated or damaged ({error}); copy or download it again"
-        ) from error

@@ -1,10 +1,12 @@
 """Dense hosts: causal language models of transformers, loaded whole or refused with a reason."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -15,6 +17,9 @@ from edgewise.model.source import Source, hub_answers
 
 GATE_KEY = ".edge_gate."
 """In the name of every weight that makes a twin of a host."""
+NEWEST_FORMAT = 3
+"""Of what a twin's config.json says. Each twin is written in the first format that can express it, so that older versions
+read it: 2 has gates without sinks, 3 gates with a value of attending to nothing, and adapters."""
 
 
 def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
@@ -80,6 +85,18 @@ def complete(
         )
     check_finite(name, dict(model.named_parameters()))
     return model
+
+
+def read_file(name: str, file: Path) -> dict[str, Tensor]:
+    """The weights of one file of a model."""
+    if not file.is_file():
+        raise EdgewiseError(f"{name}: {file.name} is missing from the folder")
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise EdgewiseError(
+            f"{name}: {file.name} is truncated or damaged ({error}); copy or download it again"
+        ) from error
 
 
 def check_finite(name: str, weights: dict[str, Tensor]) -> None:

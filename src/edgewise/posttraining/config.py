@@ -50,7 +50,7 @@ class Recipe:
     ceiling: float
     """Its largest value, in margins."""
     speed: float
-    """Its largest relative change in one step."""
+    """Largest relative change of its level in one step."""
     swing: float
     """And in the whole run, in powers of e: what comes of a change is seen late where weights follow slowly."""
     lead: float

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -35,7 +35,7 @@ from edgewise.data import IGNORE, Batch
 from edgewise.evaluation import Measured, cross_entropy, measure, parts, run_model
 from edgewise.posttraining.average import Average
 from edgewise.posttraining.objective import compare, schedule
-from edgewise.posttraining.rest import Kept, at_rest, give_rest
+from edgewise.posttraining.rest import Mask, above, at_rest, give_rest
 from edgewise.posttraining.snapshot import explained
 from edgewise.posttraining.trained import as_trained
 
@@ -46,14 +46,6 @@ if TYPE_CHECKING:
     from edgewise.posttraining.screen import Screen
 
 THRESHOLDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-
-
-class Mask(Protocol):
-    """Which edges stay, given a layer's attention weights."""
-
-    def __call__(self, layer: int, weights: Tensor) -> Tensor:
-        """[batch, heads, queries, keys] -> the same, or [heads, ...]"""
-        ...
 
 
 def random_mask(density_per_head: Tensor, context: int, seed: int) -> Mask:  # [layers, heads]
@@ -131,7 +123,9 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
         yield left
 
 
-def train_masked(run: "Run", mask: Mask | None, screen: "Screen") -> "PreTrainedModel":
+def train_masked(
+    run: "Run", mask: Mask | None, screen: "Screen", rest: list[Tensor] | None = None
+) -> "PreTrainedModel":
     """The dense model, post-trained behind a mask as the twin was: what is trained, the fit, the rates, rows, precision and
     number of steps are the run's own, and so is the average."""
     recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
@@ -194,12 +188,13 @@ def run_controls(
     for name, mask in masks.items():
         if f"{name}, trained" in results:
             continue
+        rest = None if mask is None else run.mean_unattended(mask)
         if mask is not None:
-            with at_rest(run.dense, run.mean_unattended(mask)):
+            with at_rest(run.dense, rest):
                 results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
         screen.say(f"control: {name}, trained for {run.step_number:,} steps")
         run.data.train.load_state_dict(run.first_rows)
-        model = train_masked(run, mask, screen)
+        model = train_masked(run, mask, screen, rest)
         if mask is not None:
             with explained(run.snapshot_folder, "a control"):
                 save_control(
@@ -239,13 +234,13 @@ def load_control(folder: Path, dense: nn.Module) -> Mask:
 
 
 def thresholds(
-    dense: "PreTrainedModel", held_out: Batch, mean_unattended: Callable[[Kept], list[Tensor] | None]
+    dense: "PreTrainedModel", held_out: Batch, mean_unattended: Callable[[Mask], list[Tensor] | None]
 ) -> list[dict[str, float]]:
     """The training-free curve: edges of less weight are closed."""
     found = []
     for threshold in THRESHOLDS:
         model = gate(copy.deepcopy(dense), GateConfig("relative", b=-math.log(threshold)))
-        give_rest(model, mean_unattended(lambda layer, weights, least=threshold: weights > least))
+        give_rest(model, mean_unattended(above(threshold)))
         measured = measure(model, held_out)
         found.append({"threshold": threshold, "density": measured.density, "ce": measured.ce})
     return found

@@ -92,7 +92,9 @@ def sparsify(
         tokenizer = load_tokenizer(name)
     found = training_data(name, data, config, dense, tokenizer)
     with evaluating(dense):
-        run = Run(dense, found, config, accelerator, None if position is None else position.get("recipe", {}))
+        with screen.waiting("what attending to nothing is worth"):
+            begun = None if position is None else position.get("recipe", {})
+            run = Run(dense, found, config, accelerator, begun)
         if config.track:
             about = {"model": name, "seed": config.seed, "recipe": config.recipe}
             accelerator.init_trackers("edgewise", about)
@@ -190,7 +192,8 @@ def _restore_or_plan(
         _check_same(run, position, dense)
         run.restore(position["folder"], position)
         now = run.step_number
-        if position.get("recipe") != json.loads(json.dumps(asdict(run.recipe))):
+        added_since = {"rest": False, "lead": 0.0}
+        if {**added_since, **position.get("recipe", {})} != json.loads(json.dumps(asdict(run.recipe))):
             screen.say("the recipe is another now than when this run was begun: it goes on with the new one")
         begun = position["config"]
         if all(begun[key] == getattr(config, key) for key in ("tokens", "minutes")):
@@ -377,7 +380,7 @@ def _finish(
         with snapshot.explained(run.snapshot_folder, "the twin"):
             if state is None:
                 save(twin, config.out, tokenizer)
-                if adapters is not None:
+                if adapters is not None and name:
                     save_adapters(config.out / "adapters", adapters, config.out, twin, run.dense, name)
                     if tokenizer is not None:
                         tokenizer.save_pretrained(config.out / "adapters")

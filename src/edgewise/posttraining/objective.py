@@ -12,8 +12,7 @@ E is the expected number of open edges, L the cross-entropy. The constraint beco
 where `gap` is a moving average of L - L_dense, corrected by what validations find if the twin is an average of many steps.
 Pressure rises while there is room under the constraint and backs off by itself when there is none. What it does shows in
 the loss only after many steps, so that a level alone goes too far up, then too far down; the lead answers at once, and damps
-that (0 in GECO). The recipes' objectives
-differ in three places (`config.py` has the rest of what they differ in):
+that (0 in GECO). The recipes' objectives differ in three places (`config.py` has the rest of what they differ in):
 
                 paper                                   edgewise
     fit         L                                       KL(dense || twin), position by position

@@ -40,7 +40,7 @@ from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.average import Average
 from edgewise.posttraining.config import SparsifyConfig, recipe_for
 from edgewise.posttraining.objective import Multiplier, ceiling, compare, least_pressure, let_go, schedule
-from edgewise.posttraining.rest import REST_TOKENS, Kept, edges_of_weight, give_rest, mean_unattended
+from edgewise.posttraining.rest import LITTLE, Mask, above, give_rest, mean_unattended, rows_to_read
 from edgewise.posttraining.shares import pairs_of, share_of
 from edgewise.posttraining.trained import as_trained, can_fuse, parameter_groups, usual_rate
 from edgewise.posttraining.words import TOKENS, Words, is_large, likely_words, only, words_of
@@ -118,7 +118,8 @@ class Run:
         self.gate = replace(config.gate_config, rest=self.recipe.rest)
         twin = gate(copy.deepcopy(model).float(), self.gate)  # pyright: ignore
         self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
-        give_rest(twin, self.mean_unattended(edges_of_weight(self.gate.sinks)))
+        if begun is None:  # else it is read
+            give_rest(twin, self.mean_unattended(above(LITTLE, self.gate.sinks)))
         self.rates = self._rates()
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
@@ -288,11 +289,12 @@ class Run:
         self.data.train.load_state_dict(now)
         return batch
 
-    def mean_unattended(self, kept: Kept) -> list[Tensor] | None:
-        """What attending to nothing begins with, given the edges that will be kept; None if the recipe does without."""
+    def mean_unattended(self, mask: Mask) -> list[Tensor] | None:
+        """What attending to nothing begins with, given the edges that stay; None if the recipe does without."""
         if not self.recipe.rest:
             return None
-        return mean_unattended(self.dense, self._first_rows(REST_TOKENS), kept)
+        context = self.data.train.context
+        return mean_unattended(self.dense, self._first_rows(rows_to_read(context) * context), mask)
 
     @property
     def _pressure(self) -> float:

@@ -46,7 +46,8 @@ class Screen:
         config, steps = run.config, run.steps - run.step_number
         alone_left = max(0, run.alone_steps - run.step_number)
         trained = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
-        gate = config.gate_config
+        gate = run.gate
+        rest = ", attending to nothing has a value" if gate.rest else ""
         averaged = 0 if run.average is None else 4  # bytes for each weight
         validation = bytes_of_measuring(run.dense, run.data.held_out)
         stops = [f"density {config.density:.2%}"] if config.density is not None else []
@@ -54,7 +55,7 @@ class Screen:
             "model": f"{name}: {trained / 1e6:.2f}M trained parameters"
             + (f" (LoRA, rank {config.lora})" if config.lora else "")
             + (" (only attention)" if config.only_attention else ""),
-            "recipe": f"{config.recipe}, gate {gate.kind} from b = {gate.b:g}, learning rate {run.rates[0]:g}",
+            "recipe": f"{config.recipe}, gate {gate.kind} from b = {gate.b:g}{rest}, learning rate {run.rates[0]:g}",
             "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
             "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens"
             + "".join(f", or until {stop}" for stop in stops),

@@ -40,7 +40,7 @@ def summarize(
         "tasks": tasks(name, run),
         "density_per_head": twin.density_per_head.tolist(),
         "edges_per_query_per_head": twin.edges_per_query_per_head.tolist(),
-        "b_per_head": [b.float().tolist() for key, b in weights.items() if GATE_KEY in key],
+        "b_per_head": [b.float().tolist() for key, b in weights.items() if key.endswith(f"{GATE_KEY}b")],
         "settings": {
             "data": run.data.train.name,
             "context": run.data.train.context,

@@ -41,7 +41,7 @@ def train_only_attention(model: nn.Module) -> None:
 
 
 def parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Weights, and thresholds if the gate learns them."""
+    """Weights (the value of attending to nothing among them), and thresholds if the gate learns them."""
     thresholds = {id(part.b) for part in model.modules() if isinstance(part, EdgeGate)}
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
