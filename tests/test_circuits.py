@@ -370,6 +370,18 @@ def test_token_edges_are_counted_and_are_enough(kind, sparse):
         assert found.open == found.possible
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_token_edges_of_a_model_in_half_precision(sparse):
+    model = model_of("llama", sparse).to(torch.bfloat16)
+    replay = record(model, prompts(), "logit difference", reuse_prefix=False)
+    replay = replay.of_prompts(replay.effect.abs() > 0.05)
+    found = token_edges(replay, 0.9)
+    assert all(
+        used > 0 and opened <= possible
+        for used, opened, possible in zip(found.used, found.open, found.possible, strict=True)
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------ curves
 
 
