@@ -15,9 +15,9 @@ import tyro
 
 import edgewise
 from edgewise.checkpoint import load_tokenizer
-from edgewise.data import Batch, held_out_only
+from edgewise.data import held_out_only
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import measure, parts
+from edgewise.evaluation import measure
 from edgewise.posttraining.config import count
 from edgewise.posttraining.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
 from edgewise.posttraining.rest import above, at_rest, mean_unattended, rows_to_read
@@ -35,10 +35,6 @@ class Untrained:
     seed: int = 0
 
 
-def _after(found: Batch, rows: int) -> Batch:
-    return Batch(*(x if x is None else x[rows:] for x in found))  # pyright: ignore
-
-
 def main(asked: Untrained) -> None:
     dense, tokenizer = edgewise.load(asked.model), load_tokenizer(asked.model)
     few, tokens = rows_to_read(asked.context), count(asked.tokens)
@@ -48,7 +44,7 @@ def main(asked: Untrained) -> None:
             f"{asked.data} has too little text: rows for the loss, and others for the mean, are needed"
         )
     few = min(few, len(found.ids) // 2)
-    others, rows = next(parts(found, few)), _after(found, few)
+    others, rows = found.part(slice(few)), found.part(slice(few, None))
     sparse = edgewise.load(asked.twin)
     base, twin = measure(dense, rows).ce, measure(sparse, rows)
     print(f"{rows.ids.numel():,} tokens; the dense model's loss is {base:.4f}\n")

@@ -35,6 +35,7 @@ from edgewise.model import source as sources
 from edgewise.model.host import (
     GATE_KEY,
     NEWEST_FORMAT,
+    TWIN_KEY,
     check_finite,
     complete,
     host_class,
@@ -45,8 +46,6 @@ from edgewise.model.host import (
 from edgewise.model.nanogpt import load_nanogpt
 
 TWIN_TYPE = "sparse twin (pip install edgewise, then open it with edgewise.load)"
-TWIN_KEY = "edgewise"
-"""The part of config.json that makes it a twin's."""
 
 
 def load(

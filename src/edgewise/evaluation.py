@@ -21,6 +21,8 @@ from edgewise.attention.tap import tap
 from edgewise.checkpoint import load, shared_tokenizer
 from edgewise.data import IGNORE, Batch, held_out_only, shipped_data
 from edgewise.errors import EdgewiseError
+from edgewise.model.adapters import ADAPTERS_KEY
+from edgewise.model.host import TWIN_KEY
 from edgewise.model_info import info
 from edgewise.resident import most_with
 
@@ -235,7 +237,7 @@ def shipped_origin(name: str) -> str:
     """The shipped dense model that a name stands for or that a twin's folder was made from, else the name itself."""
     if name in pocket.NAMES:
         return name.removesuffix("-sparse")
-    for file, *keys in (("summary.json", "model"), ("config.json", "edgewise", "adapters", "base")):
+    for file, *keys in (("summary.json", "model"), ("config.json", TWIN_KEY, ADAPTERS_KEY, "base")):
         try:
             found = json.loads((Path(name) / file).read_text())
             for key in keys:

@@ -9,11 +9,11 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 
 from edgewise.attention.gate import GATES, GateConfig
-from edgewise.checkpoint import TWIN_KEY, listed_files, read_gate
+from edgewise.checkpoint import listed_files, read_gate
 from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
 from edgewise.model.adapters import ADAPTERS_FILE, ADAPTERS_KEY
-from edgewise.model.host import host_config
+from edgewise.model.host import TWIN_KEY, host_config
 from edgewise.model.nanogpt import load_nanogpt
 
 _BLOCK_BYTES = 2 * (4 << 20)  # the gate's two buffers

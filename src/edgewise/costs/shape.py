@@ -8,10 +8,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from edgewise.checkpoint import TWIN_KEY
 from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
-from edgewise.model.host import host_config
+from edgewise.model.host import TWIN_KEY, host_config
 
 
 @dataclass(frozen=True)

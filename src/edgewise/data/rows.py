@@ -17,6 +17,11 @@ class Batch(NamedTuple):
     """int64 [rows, context], 0 where a document begins; None for plainly causal rows. Given as `position_ids` without an
     attention mask and with `use_cache=False`, they keep attention inside a document."""
 
+    def part(self, rows: slice | Tensor, tokens: slice = slice(None)) -> "Batch":
+        """Some rows, or the same tokens of each."""
+        positions = None if self.positions is None else self.positions[rows][:, tokens]
+        return Batch(self.ids[rows][:, tokens], self.targets[rows][:, tokens], positions)
+
 
 class Rows(Protocol):
     """An endless stream of training rows, determined by a seed."""

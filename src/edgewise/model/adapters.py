@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from edgewise.errors import EdgewiseError, first_line
 from edgewise.model import source as sources
-from edgewise.model.host import GATE_KEY, NEWEST_FORMAT, check_finite, load_host, read_file
+from edgewise.model.host import GATE_KEY, NEWEST_FORMAT, TWIN_KEY, check_finite, load_host, read_file
 
 ADAPTERS_KEY = "adapters"
 """The part of a twin's description that says what it is a change of."""
@@ -40,10 +40,7 @@ class Adapters:
 
         scale = {c.lora_alpha / c.r for c in trained.peft_config.values()}
         factors = {
-            key.removeprefix("base_model.model.").removesuffix(".weight"): value.detach()
-            .float()
-            .cpu()
-            .clone()
+            key.removeprefix("base_model.model.").removesuffix(".weight"): value.detach().cpu()
             for key, value in get_peft_model_state_dict(trained, save_embedding_layers=False).items()
             if _A in key or _B in key
         }
@@ -72,9 +69,8 @@ def save_adapters(
     offsets = {key: value.cpu() for key, value in twin.state_dict().items() if GATE_KEY in key}
     save_file({**adapters.factors, **offsets}, folder / ADAPTERS_FILE)
     config = json.loads((twin_folder / "config.json").read_text())
-    (described,) = (part for part in config.values() if isinstance(part, dict) and "host" in part)
-    described["format"] = NEWEST_FORMAT
-    described[ADAPTERS_KEY] = {
+    config[TWIN_KEY]["format"] = NEWEST_FORMAT
+    config[TWIN_KEY][ADAPTERS_KEY] = {
         "base": str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name,
         "dtype": str(base.dtype).removeprefix("torch."),
         "digest": digest(base),

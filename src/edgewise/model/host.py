@@ -17,8 +17,10 @@ from edgewise.model.source import Source, hub_answers
 
 GATE_KEY = ".edge_gate."
 """In the name of every weight that makes a twin of a host."""
+TWIN_KEY = "edgewise"
+"""The part of config.json that makes it a twin's."""
 NEWEST_FORMAT = 3
-"""Of what a twin's config.json says. Each twin is written in the first format that can express it, so that older versions
+"""Of what is written there. Each twin is written in the first format that can express it, so that older versions
 read it: 2 has gates without sinks, 3 gates with a value of attending to nothing, and adapters."""
 
 

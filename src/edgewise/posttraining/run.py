@@ -444,7 +444,7 @@ class Run:
         return self._measure(self.dense, rows)
 
     def _measure(self, model: nn.Module, rows: int | None) -> Measured:
-        held_out = Batch(*(None if x is None else x[:rows] for x in self.data.held_out))  # pyright: ignore
+        held_out = self.data.held_out.part(slice(rows))
         count = self.accelerator.num_processes
         if len(held_out.ids) < count:
             raise EdgewiseError(f"{len(held_out.ids)} held-out rows are too few for {count} processes")

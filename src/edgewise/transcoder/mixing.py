@@ -51,7 +51,7 @@ class MixedActivations:
         rows = self.mixed * self.per_step
         batch, count = self.rows.take(rows), rows // self.processes
         mine = slice(self.index * count, (self.index + 1) * count)
-        x, y = activations(self.model, Batch(*(None if part is None else part[mine] for part in batch)))  # pyright: ignore
+        x, y = activations(self.model, batch.part(mine))
         x, y = x.to(self._kept_as), y.to(self._kept_as)
         draw = torch.Generator().manual_seed((self.seed * 1_000_003 + self._mixture) * 1009 + self.index)
         order = torch.randperm(x.shape[1], generator=draw)
