@@ -10,18 +10,21 @@ more, it goes on where it stopped, with other random numbers.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
 import tyro
 from rich.progress import track
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, StaticCache
 
 from edgewise.posttraining.config import count
+from edgewise.posttraining.words import Words, only
 
 GROUP = 128
+FEW = 64
+"""Samples that tell which words are likely."""
 PIECE = 32
 """Tokens after which the cache is made longer, and texts that have ended are left out."""
 
@@ -38,18 +41,32 @@ class Sample:
     seed: int = 0
     precision: Literal["float32", "bf16"] = "float32"
     """`bf16` is faster on processors that have it. The text is then a rounded model's: near enough to train on."""
+    words: int | None = None
+    """Draw only from so many tokens, those that the model gives most probability to in a few first samples. A model whose
+    text is made of few words is twice as fast so: 6144 of stories15M's 32,000 have 99.96 % of it."""
 
 
 @torch.no_grad()
-def sample(model: PreTrainedModel, first: int, rows: int, length: int, ends: set[int]) -> list[list[int]]:
+def sample(
+    model: PreTrainedModel,
+    first: int,
+    rows: int,
+    length: int,
+    ends: set[int],
+    words: Tensor | None = None,  # [W]
+) -> list[list[int]]:
     """Texts of at most `length` tokens with the first, up to the token that ends them; in no particular order."""
     ids, cache, texts = torch.full((rows, 1), first), None, []
+    unembedding = cast(nn.Module, model.get_output_embeddings())
+    which = Words(words, torch.zeros(len(words))) if words is not None else None
     while len(ids):
         end = min(length, ids.shape[1] + PIECE)
         cache = _with_room(model, cache, end, torch.arange(len(ids)))
         while ids.shape[1] < end:
-            logits = model(input_ids=ids[:, -1:], past_key_values=cache).logits[:, -1]
-            ids = torch.cat([ids, draw(logits)], -1)
+            with only(unembedding, which):
+                logits = model(input_ids=ids[:, -1:], past_key_values=cache).logits[:, -1]
+            drawn = draw(logits)
+            ids = torch.cat([ids, drawn if words is None else words[drawn]], -1)
         ended = torch.isin(ids[:, 1:], torch.tensor(sorted(ends))).any(-1) | (ids.shape[1] == length)
         for row in ids[ended, 1:].tolist():
             texts.append(row[: next((i for i, token in enumerate(row) if token in ends), len(row))])
@@ -65,6 +82,15 @@ def _with_room(model: PreTrainedModel, cache: StaticCache | None, length: int, k
         known = int(layer.get_seq_length())  # pyright: ignore
         found.update(layer.keys[kept, :, :known], layer.values[kept, :, :known], number)  # pyright: ignore
     return found
+
+
+@torch.no_grad()
+def likeliest(model: PreTrainedModel, texts: list[list[int]], first: int, words: int) -> Tensor:  # -> [words]
+    """The tokens that have most probability in these texts."""
+    total = torch.zeros(model.config.vocab_size)
+    for text in texts:
+        total += model(input_ids=torch.tensor([[first, *text]])).logits[0].float().softmax(-1).sum(0)
+    return total.topk(words).indices.sort().values
 
 
 def draw(logits: Tensor) -> Tensor:  # [rows, vocabulary] -> [rows, 1]
@@ -93,13 +119,17 @@ def main(asked: Sample) -> None:
     context = model.config.max_position_embeddings
     first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id} - {None}
+    words = None
+    if asked.words is not None:
+        torch.manual_seed(0)  # whatever the seed: files that are put together have the same words
+        words = likeliest(model, sample(model, first, FEW, context, ends), first, asked.words)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     known = sum(1 for _ in asked.out.open()) if asked.out.exists() else 0
     batches = range(known // asked.rows, -(-count(asked.tokens) // (asked.rows * context)))
     with asked.out.open("a") as file:
         for batch in track(batches, "sampling"):
             torch.manual_seed(asked.seed + batch)
-            for text in sample(model, first, asked.rows, context, ends):
+            for text in sample(model, first, asked.rows, context, ends, words):
                 file.write(json.dumps({"text": tokenizer.decode(text)}) + "\n")
             file.flush()
 

@@ -81,6 +81,27 @@ def test_sampled_texts_are_the_models_own(kind, monkeypatch):
     assert sample.sample(model, 1, 2, CONTEXT, ends={end}) == [own[: own.index(end)]] * 2
 
 
+def test_texts_can_be_drawn_from_likely_words_alone():
+    """Of those that have most probability in some texts; with all words it is the same text."""
+    import sample  # pyright: ignore
+
+    model = host("llama")
+    texts = [[3, 5, 3], [5, 5]]
+    words = sample.likeliest(model, texts, 1, 6)
+    with torch.no_grad():
+        logits = torch.cat([model(input_ids=torch.tensor([[1, *text]])).logits[0] for text in texts])
+        shares = logits.softmax(-1).sum(0)
+    assert set(words.tolist()) == set(shares.topk(6).indices.tolist())
+    few = sample.sample(model, 1, 8, CONTEXT, ends=set(), words=words)
+    assert {token for text in few for token in text} <= set(words.tolist())
+    both = []
+    for chosen in (None, torch.arange(model.config.vocab_size)):
+        torch.manual_seed(0)
+        both.append(sample.sample(model, 1, 8, CONTEXT, ends=set(), words=chosen))
+    assert both[0] == both[1]
+    assert "forward" not in vars(model.get_output_embeddings())  # it unembeds all words again
+
+
 def test_drawn_tokens_have_the_models_probabilities():
     from sample import draw  # pyright: ignore
 
