@@ -407,6 +407,17 @@ def test_the_first_screen_says_what_was_found(browser: Any, path: Path):
 
 
 @in_browser
+def test_more_or_fewer_is_said_only_where_it_shows(browser: Any, tmp_path: Path):
+    both = task("copy", 3, 4, WORDS)
+    both["ratios"] = {"heads": 2.0, "edges": 1202 / 1208, "open_token_edges": 1.0, "token_edges": 0.25}
+    path = tmp_path / "report.html"
+    path.write_text(report_html(report(tasks=[both])))
+    with Visit(browser, path) as page:
+        said = page.locator(".ratio").all_inner_texts()
+        assert sorted(said) == ["2 \u00d7 fewer", "4 \u00d7 more", "about as many", "as many"]
+
+
+@in_browser
 def test_a_cell_says_its_query_key_and_weight_and_a_head_enlarges(browser: Any, path: Path):
     with Visit(browser, path, "#maps") as page:
         twin = page.locator(".panel").nth(1)

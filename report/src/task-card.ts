@@ -45,9 +45,7 @@ export function taskCard(context: Context): View {
         "td",
         {},
         ...values.map((value, i) => bar(value, most, colours[i]!, names[i]!)),
-        ratio
-          ? el("span", { class: "ratio" }, ratio === 1 ? "as many" : ratio > 1 ? `${short(ratio)} × fewer` : `${short(1 / ratio)} × more`)
-          : null,
+        ratio ? el("span", { class: "ratio" }, compared(ratio)) : null,
       );
     };
     return el(
@@ -133,4 +131,11 @@ export function legend(models: { model: string; kind: string }[]): HTMLElement {
       return el("span", {}, swatch, name);
     }),
   );
+}
+
+/** How many the first model needs to one of the second, in words. */
+function compared(ratio: number): string {
+  const times = short(Math.max(ratio, 1 / ratio));
+  if (times === "1") return ratio === 1 ? "as many" : "about as many";
+  return `${times} × ${ratio > 1 ? "fewer" : "more"}`;
 }

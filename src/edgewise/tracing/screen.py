@@ -61,4 +61,4 @@ def _n(each: Trace, figure: str) -> str:
 
 def _r(each: Trace, figure: str) -> str:
     value = each.figures[figure]
-    return "too few" if value is None else f"r = {value:.2f}"
+    return "cannot be told" if value is None else f"r = {value:.2f}"
