@@ -15,6 +15,7 @@ from edgewise.attention.edge_gate import attention_modules, mode
 from edgewise.data import IGNORE, Batch, open_data
 from edgewise.evaluation import run_model, vocabulary_of
 from edgewise.posttraining import alone, words
+from edgewise.posttraining.gradients import Gradients
 from edgewise.posttraining.objective import compare
 from edgewise.posttraining.run import Run
 
@@ -80,12 +81,12 @@ def test_gradients_are_those_of_each_layers_own_loss(place, kind):
     total, edges = torch.zeros(()), torch.zeros(())
     with mode(run.inner, "deterministic"), edgewise.tap(run.inner) as tap:
         for module, passed, metric in zip(
-            attention_modules(run.inner), seen, run._metrics or [], strict=True
+            attention_modules(run.inner), seen, run.gradients.metrics or [], strict=True
         ):
             error = module(*passed.arguments, **passed.named)[0] - passed.output
             total = total + torch.einsum("btd,de,bte->", error, metric, error) / 2 / asked
     edges = tap.expected_density.mean()
-    (total + run._pressure * edges).backward()
+    (total + run.pressure * edges).backward()
     assert cost == pytest.approx(total.item(), rel=1e-4) and density == pytest.approx(edges.item(), rel=1e-4)
     for name, parameter in run.inner.named_parameters():
         if name in found:
@@ -100,9 +101,9 @@ def test_open_gates_cost_nothing(place):
 
 def test_a_run_begins_alone_and_goes_on_together(place, tmp_path, monkeypatch):
     kinds = []
-    together, by_itself = Run._backward_together, Run._backward_alone
-    monkeypatch.setattr(Run, "_backward_together", lambda *a: kinds.append("together") or together(*a))
-    monkeypatch.setattr(Run, "_backward_alone", lambda *a: kinds.append("alone") or by_itself(*a))
+    together, by_itself = Gradients._backward_together, Gradients._backward_alone
+    monkeypatch.setattr(Gradients, "_backward_together", lambda *a: kinds.append("together") or together(*a))
+    monkeypatch.setattr(Gradients, "_backward_alone", lambda *a: kinds.append("alone") or by_itself(*a))
     monkeypatch.setattr(Run, "measure_step", lambda run, is_alone=False: 0.1)
     result = edgewise.sparsify(
         place / "gpt2", place / "text.txt", settings(tmp_path, alone=str(2 * TOKENS), b=3.0)
@@ -134,7 +135,7 @@ def test_layers_alone_may_yield(place):
             break
         assert run.multiplier.beta < run.recipe.beta * run.config.allowed
     assert run.step_number > 3
-    assert max(gate.b.max().item() for gate in run.gates) > 0.99
+    assert max(gate.b.max().item() for gate in run.gradients.gates) > 0.99
 
 
 def test_the_dense_model_reads_each_row_once(place):
@@ -240,17 +241,16 @@ def test_a_step_over_the_words_that_matter(place, few_words, others):
     run = a_run(place, "llama", b=2.0, **others)
     batch = run.data.train.take(ROWS)
     ce, dense_ce, _ = run.compute_gradients(batch, is_alone=False).tolist()
-    assert run._likely is not None
-    chosen, counted = run._words(batch)
+    assert run.gradients.likely is not None
+    chosen, counted = run.gradients.words(batch, 0)
     assert chosen is not None
     with torch.no_grad():
         logits = run_model(run.dense, batch)[..., chosen.which] + chosen.raised
     expected = F.cross_entropy(logits.flatten(0, 1), counted.targets.flatten(), ignore_index=IGNORE)
     assert dense_ce == pytest.approx(expected.item(), rel=1e-5) and ce != dense_ce
     assert any(p.grad is not None for p in run.inner.parameters())
-    again, _ = run._words(batch)
-    run.step_number += 1
-    later, _ = run._words(batch)
+    again, _ = run.gradients.words(batch, 0)
+    later, _ = run.gradients.words(batch, 1)
     assert again is not None and later is not None
     assert torch.equal(again.which, chosen.which) and not torch.equal(later.which, chosen.which)
 
@@ -258,4 +258,4 @@ def test_a_step_over_the_words_that_matter(place, few_words, others):
 def test_a_small_vocabulary_is_taken_whole(place):
     run = a_run(place)
     batch = run.data.train.take(ROWS)
-    assert run._words(batch) == (None, batch)
+    assert run.gradients.words(batch, 0) == (None, batch)

@@ -498,7 +498,7 @@ def test_lora_trains_adapters_and_merges_them(place):
     }
     assert all(torch.equal(base[key], dense[key]) for key in dense)
     assert any((v != 0).any() for k, v in base.items() if "lora_B" in k)
-    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gates)
+    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gradients.gates)
     ids = run.data.held_out.ids[:2]
     with torch.no_grad():
         unmerged = run.inner.eval()(input_ids=ids).logits
@@ -545,7 +545,7 @@ def test_only_attention_leaves_all_other_weights_as_they_were(place, kind, lora)
     assert moved and all("attn" in name for name in moved)
     matrices = {name for name in dense if "attn" in name and name.endswith("weight")}
     assert matrices <= moved  # adapters, too, are on each of them
-    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gates)
+    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gradients.gates)
 
 
 def test_only_attention_goes_on_where_it_stopped(place, tmp_path):
@@ -605,11 +605,11 @@ def test_the_ceiling_falls_as_slowly_as_thresholds_move(place):
         run = a_run(place, lr=lr)
         for steps, half_way in ((2 * slower * recipe.closing, True), (slower * recipe.closing, False)):
             run.steps, run.step_number = steps, slower * recipe.closing // 2
-            for gate in run.gates:
+            for gate in run.gradients.gates:
                 gate.b.data.fill_(recipe.b)
             run._lower_ceiling()
             expected = (recipe.b + recipe.b_end) / 2 if half_way else recipe.b
-            assert all(gate.b.max().item() == pytest.approx(expected) for gate in run.gates)
+            assert all(gate.b.max().item() == pytest.approx(expected) for gate in run.gradients.gates)
 
 
 def test_validations_come_evenly_while_the_schedule_follows_the_pace(place, tmp_path, monkeypatch):

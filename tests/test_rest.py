@@ -206,11 +206,11 @@ def test_small_models_and_the_papers_recipe_go_without(place, monkeypatch):
 def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, others):
     monkeypatch.setattr(config, "SMALL", 0)
     run = a_run(place, **others)
-    before = [gate.rest.clone() for gate in run.gates if gate.rest is not None]
+    before = [gate.rest.clone() for gate in run.gradients.gates if gate.rest is not None]
     assert len(before) == 2 and all(each.any() for each in before)
     weights, thresholds = parameter_groups(run.model)
-    assert {id(gate.rest) for gate in run.gates} <= {id(p) for p in weights}
-    assert {id(gate.b) for gate in run.gates} == {id(p) for p in thresholds}
+    assert {id(gate.rest) for gate in run.gradients.gates} <= {id(p) for p in weights}
+    assert {id(gate.b) for gate in run.gradients.gates} == {id(p) for p in thresholds}
     for _ in range(2):
         run.step()
     measured = run.validate()

@@ -147,10 +147,10 @@ def train_masked(
         batch = run.data.train.take(run.rows)
         asked = (batch.targets != IGNORE).sum().item()
         for piece in parts(batch, run.part_rows, device):
-            with masked(model, mask), run.autocast():
+            with masked(model, mask), run.gradients.autocast():
                 logits = run_model(model, piece)
             if recipe.distilled and mask is not None:
-                loss = compare(logits, run.dense_logits(piece), piece.targets).divergence
+                loss = compare(logits, run.gradients.dense_logits(piece), piece.targets).divergence
             else:  # the dense model cannot learn from itself, but it can from text
                 loss = cross_entropy(logits, piece.targets)
             (loss / asked).backward()

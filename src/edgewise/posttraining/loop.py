@@ -24,9 +24,10 @@ from edgewise.evaluation import Measured, evaluating
 from edgewise.model.adapters import save_adapters
 from edgewise.posttraining import snapshot
 from edgewise.posttraining.config import LONGEST_CONTEXT, MAY_BE_NEW, SparsifyConfig, changed
+from edgewise.posttraining.diverged import Diverged
 from edgewise.posttraining.log import Log
 from edgewise.posttraining.picture import draw_run
-from edgewise.posttraining.run import Diverged, Run
+from edgewise.posttraining.run import MEASURED, Run
 from edgewise.posttraining.screen import Screen
 from edgewise.posttraining.summary import summarize
 
@@ -251,6 +252,8 @@ def _train(run: Run, screen: Screen) -> str:
     # of the same rows, because a part of the text is easier or harder than all of it
     all_rows = check_rows >= len(run.data.held_out.ids)
     dense_ce = run.target if all_rows else run.validate_dense(check_rows).ce
+    if all_rows and run.average is not None:
+        run.aim = MEASURED
     first, began, saved = run.step_number, time.monotonic(), time.monotonic()
     # counted from where the run before it was interrupted would have looked last
     checked_at = first - first % max(1, run.steps // _CHECKS)

@@ -1,4 +1,5 @@
-"""One run's parts: twin, dense model, optimizer, multiplier, data; one step of it, a validation, a snapshot.
+"""One run's parts: twin, dense model, optimizer, multiplier, data; one step of it, a validation, a snapshot. The gradient of
+a step is computed in `gradients.py`.
 
 A run may begin with steps in which each layer is trained alone (`alone.py`); the others train all layers together.
 """
@@ -9,7 +10,6 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,38 +20,29 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from edgewise.attention.edge_gate import gates_of, mode
-from edgewise.attention.tap import tap
 from edgewise.checkpoint import gate
-from edgewise.data import IGNORE, Batch, Data
+from edgewise.data import Batch, Data
 from edgewise.errors import EdgewiseError
-from edgewise.evaluation import (
-    Measured,
-    cross_entropy,
-    measure,
-    parts,
-    rows_at_once,
-    run_model,
-    run_rows,
-    vocabulary_of,
-)
+from edgewise.evaluation import Measured, measure, rows_at_once, vocabulary_of
 from edgewise.model.adapters import Adapters
 from edgewise.posttraining import alone, snapshot
 from edgewise.posttraining.average import Average
 from edgewise.posttraining.config import SparsifyConfig, recipe_for
-from edgewise.posttraining.objective import Multiplier, ceiling, compare, least_pressure, let_go, schedule
+from edgewise.posttraining.diverged import Diverged
+from edgewise.posttraining.gradients import Gradients
+from edgewise.posttraining.objective import Multiplier, ceiling, least_pressure, let_go, schedule
 from edgewise.posttraining.rest import LITTLE, Mask, above, give_rest, mean_unattended, rows_to_read
-from edgewise.posttraining.shares import pairs_of, share_of
+from edgewise.posttraining.shares import share_of
 from edgewise.posttraining.trained import as_trained, can_fuse, parameter_groups, usual_rate
-from edgewise.posttraining.words import TOKENS, Words, is_large, likely_words, only, words_of
 
 # At every snapshot it would say that tied weights are saved once.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 
 
 _LONG = 4000
-SAFETY = 0.8
-"""Share of the margin that the multiplier aims at: what holds on training batches should hold on held-out text too."""
+SAFETY, MEASURED = 0.8, 0.9
+"""Share of the margin that the multiplier aims at: what holds on training batches should hold on held-out text too. More of
+it where validations are of all held-out text, and of the twin as it would be saved."""
 
 
 class StepLog(NamedTuple):
@@ -64,14 +55,6 @@ class StepLog(NamedTuple):
     """Expected, on the training batch."""
     flags: tuple[float, ...]
     """Whatever the processes had to tell each other, added up."""
-
-
-class _Repeated(NamedTuple):
-    """Rows that layers alone go over several times."""
-
-    batch: Batch
-    recorded: dict[int, list[alone.Passed]]
-    """By the part of the batch."""
 
 
 class _Place(NamedTuple):
@@ -125,14 +108,23 @@ class Run:
         for part, _ in self._dropout:
             part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
         trained = as_trained(twin, config)
-        self._unembeddings: list[Any] = [each.get_output_embeddings() for each in (self.dense, twin)]
         groups = [{"params": found} for found in parameter_groups(trained)]
         optimizer = torch.optim.AdamW(
             groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=can_fuse(accelerator)
         )
         self.model, self.optimizer = accelerator.prepare(trained, optimizer)
         self.average = self._averaging()
-        self.gates = gates_of(self.inner)
+        unembedding: Any = twin.get_output_embeddings()
+        self.gradients = Gradients(
+            self.dense,
+            self.model,
+            unembedding,
+            config,
+            self.recipe,
+            accelerator,
+            self.part_rows,
+            self._first_rows,
+        )
         self.multiplier = Multiplier(
             self.recipe.beta * config.allowed,
             self.recipe.speed,
@@ -140,20 +132,19 @@ class Run:
             self.recipe.ceiling * config.allowed,
             self.recipe.lead,
         )
+        self.aim = SAFETY
         self.target = float("nan")  # the dense model's held-out loss, once measured
         self.step_number = self.steps = 0
         self.seconds = 0.0
         self.density = 1.0  # the last step's, which the relative pressure is relative to
         self.held_out_density = 1.0  # at the last validation
         self.saved_step: int | None = None
-        self._metrics: list[Tensor] | None = None
-        self._repeated: _Repeated | None = None
-        self._likely: Tensor | None = None
+        self._repeated: Batch | None = None  # what layers alone go over several times
 
     @property
     def inner(self) -> nn.Module:
         """The model inside DDP or FSDP, still inside peft."""
-        return self.accelerator.unwrap_model(self.model)
+        return self.gradients.inner
 
     @property
     def tokens(self) -> int:
@@ -201,85 +192,7 @@ class Run:
         return self.step_number < self.alone_steps
 
     def compute_gradients(self, batch: Batch, is_alone: bool) -> Tensor:  # -> [3]: ce, dense ce, density
-        """Forward and backward of a whole step, in parts; each process takes its own rows of the batch."""
-        device = self.accelerator.device
-        asked = int((batch.targets != IGNORE).sum())
-        all_pairs = pairs_of(batch)
-        mine = share_of(batch, self.accelerator.process_index, self.accelerator.num_processes)
-        first_row = self.accelerator.process_index * len(mine.ids)
-        pieces = list(parts(mine, self.part_rows, device))
-        sums = torch.zeros(3, device=device)
-        self.model.train()
-        for i, part in enumerate(pieces):
-            sync = i == len(pieces) - 1 and not is_alone
-            share = pairs_of(part) / all_pairs
-            with (
-                contextlib.nullcontext() if sync else self.accelerator.no_sync(self.model),
-                self._sampling(first_row + i * self.part_rows),
-            ):
-                if is_alone:
-                    sums += self._backward_alone(self._recorded(batch, i, part), asked, share)
-                else:
-                    sums += self._backward_together(part, asked, share)
-        if is_alone and self.accelerator.num_processes > 1:  # DDP sees only what goes through the whole model
-            for parameter in self.model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad = self.accelerator.reduce(parameter.grad, "sum")  # pyright: ignore
-        return sums
-
-    def _backward_together(self, part: Batch, asked: int, share: float) -> Tensor:  # -> [3]
-        words, part = self._words(part)
-        with self.autocast(), only(self._unembeddings[1], words), tap(self.inner) as seen:
-            logits = run_model(self.model, part)
-        compared = None
-        if self.recipe.distilled or self.recipe.paired:
-            with only(self._unembeddings[0], words):
-                dense = self.dense_logits(part)
-            compared = compare(logits, dense, part.targets)
-            del dense
-        if compared is not None and self.recipe.distilled:
-            fit, ce = compared.divergence / asked, compared.ce / asked
-        else:
-            fit = ce = cross_entropy(logits, part.targets) / asked
-        dense_ce = torch.zeros_like(ce) if compared is None else compared.dense_ce / asked
-        del logits  # both are as large as their gradient, which comes now
-        density = seen.expected_density.mean() * share
-        loss = fit + self._pressure * density
-        # DDP and FSDP average over processes; these are shares of a sum
-        self.accelerator.backward(loss * self.accelerator.num_processes)
-        return torch.stack([ce.detach(), dense_ce.detach(), density.detach()])
-
-    def _recorded(self, batch: Batch, place: int, part: Batch) -> list[alone.Passed]:
-        """What passes through the dense model's attention, computed once for each batch."""
-        if self._repeated is None or self._repeated.batch is not batch:
-            self._repeated = _Repeated(batch, {})
-        found = self._repeated.recorded
-        if place not in found:
-            with torch.no_grad(), self.autocast(), alone.recording(self.dense) as found[place]:
-                run_rows(self.dense.base_model, part)
-        return found[place]
-
-    def _backward_alone(self, seen: list[alone.Passed], asked: int, share: float) -> Tensor:  # -> [3]
-        """The estimated cost stands for the loss, and 0 for the dense model's."""
-        if self._metrics is None:
-            rows = self._first_rows(alone.METRIC_TOKENS)
-            self._metrics = alone.fisher_metrics(self.dense, rows, self.part_rows, self.config.seed)
-        with self.autocast():
-            cost, density = alone.backward_alone(
-                self.inner, seen, self._metrics, asked, self._pressure, share
-            )
-        return torch.tensor([cost, 0.0, density], device=self.accelerator.device)
-
-    def _words(self, part: Batch) -> tuple[Words | None, Batch]:
-        """The words whose logits are computed, None for all, and the batch with its targets among them."""
-        vocabulary = len(self._unembeddings[0].weight)
-        sharded = self.accelerator.distributed_type == DistributedType.FSDP
-        if not self.recipe.paired or sharded or not is_large(vocabulary):
-            return None, part
-        if self._likely is None:
-            self._likely = likely_words(self.dense, self._first_rows(TOKENS), self.part_rows)
-        draw = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.step_number)
-        return words_of(part, self._likely, vocabulary, draw)
+        return self.gradients.compute(batch, self.step_number, self.pressure, is_alone)
 
     def _first_rows(self, tokens: int) -> Batch:
         """The rows that the run began with: whatever is estimated from them is the same after a resume."""
@@ -297,7 +210,8 @@ class Run:
         return mean_unattended(self.dense, self._first_rows(rows_to_read(context) * context), mask)
 
     @property
-    def _pressure(self) -> float:
+    def pressure(self) -> float:
+        """The multiplier, on what it presses on."""
         beta = self.multiplier.beta
         return beta / max(self.density, 1e-6) if self.recipe.relative_pressure else beta
 
@@ -330,7 +244,7 @@ class Run:
         if self.config.density is not None:
             least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
         self.multiplier.speed = recipe.speed if is_alone else min(recipe.speed, recipe.swing / self.horizon)
-        self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
+        self.multiplier.update(ce - dense_ce, self.aim * margin, least * margin)
         self.density = density
         self.step_number += 1
         self.seconds += time.monotonic() - began
@@ -360,11 +274,17 @@ class Run:
     def _next_batch(self) -> Batch:
         """New rows, or those of the step before while layers alone go over the same ones again."""
         if self._is_repeating and self._repeated is not None:
-            return self._repeated.batch
+            return self._repeated
+        self._forget_rows()
+        if not self.is_alone:
+            return self.data.train.take(self.rows)
+        self._before = copy.deepcopy(self.data.train.state_dict())
+        self._repeated = self.data.train.take(self.rows)
+        return self._repeated
+
+    def _forget_rows(self) -> None:
         self._repeated = None
-        if self.is_alone:
-            self._before = copy.deepcopy(self.data.train.state_dict())
-        return self.data.train.take(self.rows)
+        self.gradients.forget()
 
     @property
     def _is_repeating(self) -> bool:
@@ -379,7 +299,7 @@ class Run:
             closing = recipe.closing * recipe.threshold_rate / self.rates[1]  # as slowly as thresholds move
             end = min(recipe.b_end, start) if steps >= 2 * closing else start
             highest = ceiling(max(0, step), start, end, closing)
-            for each in self.gates:
+            for each in self.gradients.gates:
                 each.b.clamp_(max=highest)
 
     def measure_step(self, is_alone: bool = False) -> float:
@@ -399,33 +319,12 @@ class Run:
             seconds.append((time.monotonic() - began) / updates)
         self.optimizer.zero_grad()
         self.data.train.load_state_dict(state)
-        self._repeated = None
+        self._forget_rows()
         whole: Tensor = self.accelerator.reduce(sums, "sum")  # pyright: ignore
         if self.step_number == 0:
             self.density = whole[2].item()
         slowest: Tensor = self.accelerator.gather(torch.tensor([min(seconds)], device=device))  # pyright: ignore
         return slowest.max().item()
-
-    def dense_logits(self, part: Batch) -> Tensor:
-        with torch.no_grad(), self.autocast():
-            return run_model(self.dense, part)
-
-    def autocast(self) -> Any:
-        on = self.config.precision == "bf16"
-        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=on)
-
-    @contextlib.contextmanager
-    def _sampling(self, first_row: int) -> Iterator[None]:
-        """Noise that belongs to a step, a layer and a row: the same in one process or many, before and after a resume."""
-        for each in self.gates:
-            seed = (self.config.seed * 1_000_003 + self.step_number) * len(self.gates) + each.layer
-            each.noise = (seed, first_row)
-        try:
-            with mode(self.inner, "sample" if self.recipe.sampled else "deterministic"):
-                yield
-        finally:
-            for each in self.gates:
-                each.noise = None
 
     # ------------------------------------------------------------------------------------------------ validation
 
@@ -454,7 +353,7 @@ class Run:
             # forward passes are collective: shares that differ by a row must not differ in their number of pieces
             smallest = len(held_out.ids) // count
             at_once = next(n for n in itertools.count(at_once) if smallest % n)
-        with self.autocast():
+        with self.gradients.autocast():
             return measure(model, mine, at_once, lambda x: self.accelerator.reduce(x, "sum"))  # pyright: ignore
 
     # ------------------------------------------------------------------------------------------------- snapshots
@@ -525,20 +424,6 @@ class Finished(NamedTuple):
     """Where its weights are spread over processes: all of them, on the main one."""
     adapters: Adapters | None
     """What it was changed by, where that is all that was trained."""
-
-
-class Diverged(EdgewiseError):
-    """The run cannot go on; says what to change."""
-
-    def __init__(self, what: str, run: Run):
-        left = snapshot.snapshots(run.snapshot_folder)
-        rate = run.rates[0] / 3
-        way = (
-            f"the last good snapshot is {left[0].name}: go on from it with --resume --lr {rate:.1g}"
-            if left
-            else f"start again with --lr {rate:.1g}"
-        )
-        super().__init__(f"stopped at step {run.step_number}: {what}; {way}")
 
 
 def _is_finite(x: float) -> bool:

@@ -17,7 +17,7 @@ from edgewise.data import Batch, Data
 from edgewise.errors import EdgewiseError
 from edgewise.evaluation import parts, rows_at_once
 from edgewise.posttraining import snapshot
-from edgewise.posttraining.run import Diverged
+from edgewise.posttraining.diverged import Diverged
 from edgewise.transcoder.activations import stream_shares
 from edgewise.transcoder.config import TranscoderConfig
 from edgewise.transcoder.evaluation import Fit
@@ -133,7 +133,7 @@ class TranscoderRun:
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
         mse, l0 = ((part / count).tolist() for part in summed[: 2 * layers].split(layers))
         if not math.isfinite(sum(mse)) or (norm is not None and not math.isfinite(float(norm))):
-            raise Diverged("the loss or its gradient is not a number", self)  # pyright: ignore
+            raise Diverged("the loss or its gradient is not a number", self)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step_number += 1

@@ -19,6 +19,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import evaluating, shipped_origin
 from edgewise.model.adapter import parts_of
 from edgewise.posttraining import snapshot
+from edgewise.posttraining.diverged import Diverged
 from edgewise.posttraining.log import Log
 from edgewise.posttraining.loop import (
     Interrupted,
@@ -28,7 +29,6 @@ from edgewise.posttraining.loop import (
     steps_in_time,
     training_data,
 )
-from edgewise.posttraining.run import Diverged
 from edgewise.transcoder.config import MAY_BE_NEW, TranscoderConfig, changed
 from edgewise.transcoder.evaluation import TranscoderEvaluation, evaluate_transcoder
 from edgewise.transcoder.run import TranscoderRun
@@ -176,7 +176,7 @@ def _train(run: TranscoderRun, screen: TranscoderScreen) -> str:
                 fit = run.check(check_tokens)
                 explained, l0 = fit.explained_variance.tolist(), fit.l0.tolist()
                 if not math.isfinite(sum(explained)):
-                    raise Diverged("what is explained of held-out text is not a number", run)  # pyright: ignore
+                    raise Diverged("what is explained of held-out text is not a number", run)
                 log.write(run, explained_variance=explained, held_out_l0=l0, dead=fit.dead.tolist())
             line(seen)
             if seen.flags[_INTERRUPT]:
