@@ -14,10 +14,12 @@ import edgewise
 from edgewise.attention.edge_gate import attention_modules, mode
 from edgewise.data import IGNORE, Batch, open_data
 from edgewise.evaluation import run_model, vocabulary_of
-from edgewise.posttraining import alone, words
+from edgewise.posttraining import alone, controls, gradients, words
+from edgewise.posttraining.controls import train_masked
 from edgewise.posttraining.gradients import Gradients
 from edgewise.posttraining.objective import compare
 from edgewise.posttraining.run import Run
+from edgewise.posttraining.screen import Screen
 
 TOKENS = ROWS * CONTEXT
 KINDS = ("gpt2", "llama")
@@ -259,3 +261,36 @@ def test_a_small_vocabulary_is_taken_whole(place):
     run = a_run(place)
     batch = run.data.train.take(ROWS)
     assert run.gradients.words(batch, 0) == (None, batch)
+
+
+@pytest.mark.parametrize("others", [{}, {"lora": 2}])
+def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, others):
+    """A mask's training costs no more than the twin's, and is held to the same distribution."""
+    if others:
+        pytest.importorskip("peft")
+    asked: list[torch.Tensor] = []
+    chosen_of = words.words_of
+
+    def noting(*given):
+        chosen, counted = chosen_of(*given)
+        asked.append(chosen.which)
+        return chosen, counted
+
+    monkeypatch.setattr(gradients, "words_of", noting)
+    run = a_run(place, "llama", b=2.0, **others)
+    began = run.data.train.state_dict()
+    for _ in range(2):
+        run.step()
+    run.data.train.load_state_dict(began)
+    widths: list[int] = []
+
+    def comparing(logits, dense, targets):
+        widths.extend([logits.shape[-1], dense.shape[-1]])
+        return compare(logits, dense, targets)
+
+    monkeypatch.setattr(controls, "compare", comparing)
+    train_masked(run, lambda layer, weights: torch.ones_like(weights), Screen(False), None)
+    half = len(asked) // 2
+    assert all(torch.equal(a, b) for a, b in zip(asked[:half], asked[half:], strict=True))
+    assert widths == [len(which) for which in asked[half:] for _ in range(2)]
+    assert max(widths) < vocabulary_of(run.dense)

@@ -38,6 +38,7 @@ from edgewise.posttraining.objective import compare, schedule
 from edgewise.posttraining.rest import Mask, above, at_rest, give_rest
 from edgewise.posttraining.snapshot import explained
 from edgewise.posttraining.trained import as_trained
+from edgewise.posttraining.words import only
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -124,16 +125,15 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
 
 
 def train_masked(
-    run: "Run", mask: Mask | None, screen: "Screen", rest: list[Tensor] | None = None
+    run: "Run", mask: Mask | None, screen: "Screen", rest: list[Tensor] | None
 ) -> "PreTrainedModel":
-    """The dense model, post-trained behind a mask as the twin was: what is trained, the fit, the rates, rows, precision and
-    number of steps are the run's own, and so is the average."""
+    """The dense model, post-trained behind a mask as the twin was: what is trained, the fit and its words, the rates, rows,
+    precision and number of steps are the run's own, and so is the average. `rest` is what attending to nothing begins with,
+    if the twin has it, so that they differ in their edges only."""
     recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
     plain = copy.deepcopy(run.dense).float()  # pyright: ignore
-    if mask is not None:
-        give_rest(
-            plain, run.mean_unattended(mask)
-        )  # if the twin has it, so that they differ in their edges only
+    give_rest(plain, rest)
+    unembedding: Any = plain.get_output_embeddings()
     model = as_trained(plain, run.config)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
@@ -146,11 +146,13 @@ def train_masked(
         optimizer.param_groups[0]["lr"] = run.rates[0] * schedule(step, steps, recipe.warmup, recipe.decay)
         batch = run.data.train.take(run.rows)
         asked = (batch.targets != IGNORE).sum().item()
-        for piece in parts(batch, run.part_rows, device):
-            with masked(model, mask), run.gradients.autocast():
+        for part in parts(batch, run.part_rows, device):
+            words, piece = run.gradients.words(part, step)
+            with masked(model, mask), run.gradients.autocast(), only(unembedding, words):
                 logits = run_model(model, piece)
             if recipe.distilled and mask is not None:
-                loss = compare(logits, run.gradients.dense_logits(piece), piece.targets).divergence
+                dense = run.gradients.dense_logits(piece, words)
+                loss = compare(logits, dense, piece.targets).divergence
             else:  # the dense model cannot learn from itself, but it can from text
                 loss = cross_entropy(logits, piece.targets)
             (loss / asked).backward()

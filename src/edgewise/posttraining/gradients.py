@@ -88,8 +88,8 @@ class Gradients:
         """What was kept of a batch: it will not come again."""
         self._recorded_of, self._recorded = None, {}
 
-    def dense_logits(self, part: Batch) -> Tensor:
-        with torch.no_grad(), self.autocast():
+    def dense_logits(self, part: Batch, words: Words | None) -> Tensor:  # [rows, t, words]
+        with torch.no_grad(), self.autocast(), only(self._unembeddings[0], words):
             return run_model(self.dense, part)
 
     def autocast(self) -> Any:
@@ -115,8 +115,7 @@ class Gradients:
             logits = run_model(self.model, part)
         compared = None
         if self.recipe.distilled or self.recipe.paired:
-            with only(self._unembeddings[0], words):
-                dense = self.dense_logits(part)
+            dense = self.dense_logits(part, words)
             compared = compare(logits, dense, part.targets)
             del dense
         if compared is not None and self.recipe.distilled:

@@ -70,7 +70,7 @@ def mean_unattended(dense: Any, batch: Batch, mask: Mask) -> list[Tensor]:
 def give_rest(model: nn.Module, means: Sequence[Tensor] | None) -> None:
     """Let attending to nothing have these values, one for each layer, or none."""
     for layer, gate in enumerate(gates_of(model)):
-        gate.rest = None if means is None else nn.Parameter(means[layer].to(gate.b.device))
+        gate.rest = None if means is None else nn.Parameter(means[layer].clone().to(gate.b.device))
 
 
 @contextmanager
