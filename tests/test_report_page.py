@@ -409,7 +409,9 @@ def test_the_first_screen_says_what_was_found(browser: Any, path: Path):
 @in_browser
 def test_more_or_fewer_is_said_only_where_it_shows(browser: Any, tmp_path: Path):
     both = task("copy", 3, 4, WORDS)
-    both["ratios"] = {"heads": 2.0, "edges": 1202 / 1208, "open_token_edges": 1.0, "token_edges": 0.25}
+    both["ratios"] = {"heads": 2.0, "edges": 1202 / 1208, "head_head_edges": 1.0, "token_edges": 0.25}
+    for model in both["models"]:
+        model["counts"]["head_head_edges"] = 3
     path = tmp_path / "report.html"
     path.write_text(report_html(report(tasks=[both])))
     with Visit(browser, path) as page:
