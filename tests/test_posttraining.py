@@ -41,7 +41,7 @@ import edgewise
 from edgewise.data import IGNORE, Batch, open_data, shipped_data
 from edgewise.evaluation import cross_entropy, measure
 from edgewise.pocket import evaluate as pocket_evaluate
-from edgewise.posttraining import loop, objective, summary
+from edgewise.posttraining import clock, loop, objective, summary
 from edgewise.posttraining.config import RECIPES
 from edgewise.posttraining.controls import TOP_K, control_folder, load_control, measure_masked, random_mask
 from edgewise.posttraining.objective import Multiplier, compare, least_pressure, let_go
@@ -614,7 +614,7 @@ def test_the_ceiling_falls_as_slowly_as_thresholds_move(place):
 
 def test_validations_come_evenly_while_the_schedule_follows_the_pace(place, tmp_path, monkeypatch):
     """The number of steps is estimated anew at each; a step that happens to divide by something is no reason to look."""
-    monkeypatch.setattr(loop, "steps_in_time", lambda step, *_: 240 + step % 24)
+    monkeypatch.setattr(clock, "steps_in_time", lambda step, *_: 240 + step % 24)
     monkeypatch.setattr(loop, "_CHECKS", 6)
     sparsify(place, tmp_path / "run", steps=150, minutes=60)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]

@@ -23,7 +23,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import run_model
 from edgewise.model.adapter import decoder_layers, parts_of
 from edgewise.posttraining import loop
-from edgewise.posttraining.loop import Interrupted
+from edgewise.posttraining.clock import Interrupted
 from edgewise.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
 from edgewise.transcoder.config import FeaturesConfig, TranscoderConfig
 from edgewise.transcoder.evaluation import Fit, evaluate_transcoder

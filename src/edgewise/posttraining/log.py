@@ -47,6 +47,9 @@ class Log:
             self.file.write(json.dumps(line) + "\n")
             self.file.flush()
 
-    def close(self) -> None:
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
         if self.file is not None:
             self.file.close()

@@ -2,10 +2,6 @@
 
 import json
 import math
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +19,7 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import Measured, evaluating
 from edgewise.model.adapters import save_adapters
 from edgewise.posttraining import snapshot
+from edgewise.posttraining.clock import Clock, catching_signals
 from edgewise.posttraining.config import LONGEST_CONTEXT, MAY_BE_NEW, SparsifyConfig, changed
 from edgewise.posttraining.diverged import Diverged
 from edgewise.posttraining.log import Log
@@ -38,7 +35,6 @@ _CHECKED_SHARE = 0.01
 # parameters; a larger model is held to as much text as others are on the way, and on the way to a quarter of it
 _LARGE_ON_A_CPU = 50_000_000
 _SAME_LOSS = 2e-3  # the most by which devices and numbers of processes may change a loss
-_SAVE, _INTERRUPT, _TIME_UP, _STEPS = range(4)  # what processes tell each other
 
 
 @dataclass(frozen=True)
@@ -48,10 +44,6 @@ class SparsifyResult:
     twin: PreTrainedModel
     summary: dict[str, Any]
     folder: Path
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, after the snapshot was saved."""
 
 
 def sparsify(
@@ -244,7 +236,6 @@ def _check_same(run: Run, position: dict[str, Any], dense: Measured) -> None:
 def _train(run: Run, screen: Screen) -> str:
     """Steps until something says stop; gives what it was."""
     config, accelerator = run.config, run.accelerator
-    log = Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process)
     check_tokens = _CHECK_TOKENS // (4 if is_slow(run.dense) else 1)
     if run.average is not None:
         check_tokens = max(check_tokens, round(_CHECKED_SHARE * run.steps * run.tokens_per_step))
@@ -254,33 +245,22 @@ def _train(run: Run, screen: Screen) -> str:
     dense_ce = run.target if all_rows else run.validate_dense(check_rows).ce
     if all_rows and run.average is not None:
         run.aim = MEASURED
-    first, began, saved = run.step_number, time.monotonic(), time.monotonic()
+    first = run.step_number
     # counted from where the run before it was interrupted would have looked last
     checked_at = first - first % max(1, run.steps // _CHECKS)
-    pace_from, pace_began = first, began  # of the kind of steps that is being done
     first_gap: float | None = None
-    deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
-    most = math.inf if config.token_limit is None else config.token_limit // run.tokens_per_step
     stopped = "all steps done"
     with (
+        Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process) as log,
         screen.live(run, lambda: run.alone_steps if run.is_alone else run.steps) as line,
         catching_signals() as asked,
     ):
+        clock = Clock(run, asked)
         while run.step_number < run.steps:
-            now = time.monotonic()
-            flags = [0.0, float(bool(asked)), 0.0, 0.0]
-            if accelerator.is_main_process:
-                flags[_SAVE] = float(now - saved >= 60 * config.save_minutes)
-                if run.step_number == run.alone_steps:
-                    pace_from, pace_began = run.step_number, now
-                if deadline is not None:
-                    flags[_TIME_UP] = float(now > deadline)
-                    if not run.is_alone:
-                        spent, left = now - pace_began, deadline - now
-                        flags[_STEPS] = steps_in_time(run.step_number, pace_from, spent, left)
-            seen = run.step(tuple(flags))
-            if seen.flags[_STEPS]:  # the schedule follows the pace, so that it is over when the time is
-                run.steps = max(run.step_number, int(min(most, seen.flags[_STEPS])))
+            if run.step_number == run.alone_steps:
+                clock.begin_other_steps()
+            seen = run.step(clock.flags(fits_schedule=not run.is_alone))
+            clock.set_steps(seen.flags)
             gap = run.multiplier.gap or 0.0
             if run.step_number == first + 20:
                 first_gap = max(gap, 0.0)
@@ -291,8 +271,7 @@ def _train(run: Run, screen: Screen) -> str:
                 losses = {"ce": seen.ce, "dense_ce": seen.dense_ce, "expected_density": seen.density}
                 log.write(run, **_multiplier(run), **losses)
             line(seen)
-            last = run.step_number == run.steps or seen.flags[_TIME_UP]
-            if last or run.step_number - checked_at >= max(1, run.steps // _CHECKS):
+            if clock.is_last(seen.flags) or run.step_number - checked_at >= max(1, run.steps // _CHECKS):
                 checked_at = run.step_number
                 checked = run.validate(check_rows)
                 if not math.isfinite(checked.ce):
@@ -311,20 +290,10 @@ def _train(run: Run, screen: Screen) -> str:
                 if reached and checked.ce <= dense_ce + config.allowed:
                     stopped = f"density {config.density} reached"
                     break
-            if seen.flags[_INTERRUPT]:
-                run.save_snapshot()
-                log.close()
-                raise Interrupted(
-                    f"stopped at step {run.step_number:,} of {run.steps:,} and saved; go on with --resume --out {config.out}"
-                )
-            if seen.flags[_TIME_UP]:
+            if clock.stops(seen.flags):
                 stopped = "time is up"
                 break
-            if seen.flags[_SAVE]:
-                run.save_snapshot()
-                saved = time.monotonic()
     run.save_snapshot()
-    log.close()
     return stopped
 
 
@@ -334,34 +303,6 @@ def _multiplier(run: Run) -> dict[str, Any]:
 
 def _held_out(checked: Measured) -> dict[str, float]:
     return {"held_out_ce": checked.ce, "density": checked.density, "edges_per_query": checked.edges_per_query}
-
-
-def steps_in_time(step: int, first: int, spent: float, left: float) -> float:
-    """How many steps there will be at the pace of those done, checks and snapshots included; 0 while that is unknown."""
-    return step + left * (step - first) / spent if step >= first + 20 else 0.0
-
-
-@contextmanager
-def catching_signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM finish the step and save. A second Ctrl-C stops at once."""
-    asked: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            before[number] = signal.signal(number, note)
-        except ValueError:  # not the main thread: whoever owns it decides
-            break
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # -------------------------------------------------------------------------------------------------------- the end

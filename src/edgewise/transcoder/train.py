@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,10 @@ from edgewise.errors import EdgewiseError
 from edgewise.evaluation import evaluating, shipped_origin
 from edgewise.model.adapter import parts_of
 from edgewise.posttraining import snapshot
+from edgewise.posttraining.clock import Clock, catching_signals
 from edgewise.posttraining.diverged import Diverged
 from edgewise.posttraining.log import Log
-from edgewise.posttraining.loop import (
-    Interrupted,
-    catching_signals,
-    is_slow,
-    known_name,
-    steps_in_time,
-    training_data,
-)
+from edgewise.posttraining.loop import is_slow, known_name, training_data
 from edgewise.transcoder.config import MAY_BE_NEW, TranscoderConfig, changed
 from edgewise.transcoder.evaluation import TranscoderEvaluation, evaluate_transcoder
 from edgewise.transcoder.run import TranscoderRun
@@ -38,7 +31,6 @@ from edgewise.transcoder.transcoder import Transcoder, TranscoderInfo
 
 _CHECKS = 24  # looks at held-out text in a run
 _CHECK_TOKENS = 4096  # of each; the last one takes all
-_SAVE, _INTERRUPT, _TIME_UP, _STEPS = range(4)  # what processes tell each other
 
 
 @dataclass(frozen=True)
@@ -149,26 +141,19 @@ def _restore_or_plan(run: TranscoderRun, position: dict[str, Any] | None, screen
 
 def _train(run: TranscoderRun, screen: TranscoderScreen) -> str:
     """Steps until something says stop; gives what it was."""
-    config, main = run.config, run.accelerator.is_main_process
-    log = Log(config.out / "log.jsonl", run.step_number, main)
-    first, began, saved = run.step_number, time.monotonic(), time.monotonic()
+    config, first = run.config, run.step_number
     checked_at = first - first % max(1, run.steps // _CHECKS)
     check_tokens = _CHECK_TOKENS // (4 if is_slow(run.host) else 1)
-    deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
-    most = math.inf if config.token_limit is None else config.token_limit // run.tokens_per_step
     stopped = "all steps done"
-    with screen.live(run) as line, catching_signals() as asked:
+    with (
+        Log(config.out / "log.jsonl", first, run.accelerator.is_main_process) as log,
+        screen.live(run) as line,
+        catching_signals() as asked,
+    ):
+        clock = Clock(run, asked)
         while run.step_number < run.steps:
-            now = time.monotonic()
-            flags = [0.0, float(bool(asked)), 0.0, 0.0]
-            if main:
-                flags[_SAVE] = float(now - saved >= 60 * config.save_minutes)
-                if deadline is not None:
-                    flags[_TIME_UP] = float(now > deadline)
-                    flags[_STEPS] = steps_in_time(run.step_number, first, now - began, deadline - now)
-            seen = run.step(tuple(flags))
-            if seen.flags[_STEPS]:  # the schedule follows the pace, so that it is over when the time is
-                run.steps = max(run.step_number, int(min(most, seen.flags[_STEPS])))
+            seen = run.step(clock.flags())
+            clock.set_steps(seen.flags)
             if run.step_number % max(1, run.steps // 1000) == 0:
                 log.write(run, mse=sum(seen.mse), l0=sum(seen.l0) / len(seen.l0))
             if run.step_number - checked_at >= max(1, run.steps // _CHECKS):
@@ -179,20 +164,10 @@ def _train(run: TranscoderRun, screen: TranscoderScreen) -> str:
                     raise Diverged("what is explained of held-out text is not a number", run)
                 log.write(run, explained_variance=explained, held_out_l0=l0, dead=fit.dead.tolist())
             line(seen)
-            if seen.flags[_INTERRUPT]:
-                run.save_snapshot()
-                log.close()
-                raise Interrupted(
-                    f"stopped at step {run.step_number:,} of {run.steps:,} and saved; go on with --resume --out {config.out}"
-                )
-            if seen.flags[_TIME_UP]:
+            if clock.stops(seen.flags):
                 stopped = "time is up"
                 break
-            if seen.flags[_SAVE]:
-                run.save_snapshot()
-                saved = time.monotonic()
     run.save_snapshot()
-    log.close()
     return stopped
 
 
