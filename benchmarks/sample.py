@@ -43,7 +43,7 @@ class Sample:
     """`bf16` is faster on processors that have it. The text is then a rounded model's: near enough to train on."""
     words: int | None = None
     """Draw only from so many tokens, those that the model gives most probability to in a few first samples. A model whose
-    text is made of few words is twice as fast so: 6144 of stories15M's 32,000 have 99.96 % of it."""
+    text is made of few words is twice as fast so: 6144 of stories15M's 32,000 have 99.98 % of it."""
 
 
 @torch.no_grad()
@@ -85,12 +85,15 @@ def _with_room(model: PreTrainedModel, cache: StaticCache | None, length: int, k
 
 
 @torch.no_grad()
-def likeliest(model: PreTrainedModel, texts: list[list[int]], first: int, words: int) -> Tensor:  # -> [words]
-    """The tokens that have most probability in these texts."""
+def likeliest(
+    model: PreTrainedModel, texts: list[list[int]], first: int, words: int, ends: set[int]
+) -> Tensor:  # -> [words]
+    """The tokens that have most probability in these texts, and those that end one."""
     total = torch.zeros(model.config.vocab_size)
     for text in texts:
         total += model(input_ids=torch.tensor([[first, *text]])).logits[0].float().softmax(-1).sum(0)
-    return total.topk(words).indices.sort().values
+    total[sorted(ends)] = torch.inf
+    return total.topk(min(words, len(total))).indices.sort().values
 
 
 def draw(logits: Tensor) -> Tensor:  # [rows, vocabulary] -> [rows, 1]
@@ -122,7 +125,7 @@ def main(asked: Sample) -> None:
     words = None
     if asked.words is not None:
         torch.manual_seed(0)  # whatever the seed: files that are put together have the same words
-        words = likeliest(model, sample(model, first, FEW, context, ends), first, asked.words)
+        words = likeliest(model, sample(model, first, FEW, context, ends), first, asked.words, ends)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     known = sum(1 for _ in asked.out.open()) if asked.out.exists() else 0
     batches = range(known // asked.rows, -(-count(asked.tokens) // (asked.rows * context)))

@@ -87,11 +87,14 @@ def test_texts_can_be_drawn_from_likely_words_alone():
 
     model = host("llama")
     texts = [[3, 5, 3], [5, 5]]
-    words = sample.likeliest(model, texts, 1, 6)
+    words = sample.likeliest(model, texts, 1, 6, ends=set())
     with torch.no_grad():
         logits = torch.cat([model(input_ids=torch.tensor([[1, *text]])).logits[0] for text in texts])
         shares = logits.softmax(-1).sum(0)
     assert set(words.tolist()) == set(shares.topk(6).indices.tolist())
+    never = int(shares.argmin())  # or no text could end
+    assert never in sample.likeliest(model, texts, 1, 6, ends={never}).tolist()
+    assert len(sample.likeliest(model, texts, 1, 10**6, ends=set())) == model.config.vocab_size
     few = sample.sample(model, 1, 8, CONTEXT, ends=set(), words=words)
     assert {token for text in few for token in text} <= set(words.tolist())
     both = []
