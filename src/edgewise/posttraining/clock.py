@@ -1,4 +1,5 @@
-"""When a run is saved, interrupted or over, and how many steps it will have. One process decides, all agree in each step."""
+"""When a run is saved, interrupted or over, and how many steps it will have. All processes agree on it in each step: the
+main one has the clock, and any may be interrupted."""
 
 import math
 import signal
@@ -43,8 +44,9 @@ class _Timed(Protocol):
 
 
 class Clock:
-    """Ask for `flags` before a step and hand them to it; with what the processes made of them, `set_steps` right after it,
-    and `stops` once its work is done. Signals are caught in a `with` block of `catching_signals`."""
+    """Ask for `flags` before a step and hand them to it. It gives their sum over the processes: that is for `set_steps`
+    right after the step, for `is_last`, and for `saves_or_stops` in the end. `signals` are those caught so far
+    (`catching_signals`)."""
 
     def __init__(self, run: _Timed, signals: Sequence[int]):
         self._run, self._signals, config = run, signals, run.config
@@ -79,8 +81,8 @@ class Clock:
     def is_last(self, flags: Sequence[float]) -> bool:
         return self._run.step_number == self._run.steps or bool(flags[_TIME_UP])
 
-    def stops(self, flags: Sequence[float]) -> bool:
-        """Whether time is up. Saves if it is time for that, or if the run was interrupted, which ends it."""
+    def saves_or_stops(self, flags: Sequence[float]) -> bool:
+        """Whether time is up. If not, saves when it is time to; a run that was interrupted is saved and ended."""
         run = self._run
         if flags[_INTERRUPT]:
             run.save_snapshot()

@@ -24,7 +24,7 @@ from edgewise.posttraining.config import LONGEST_CONTEXT, MAY_BE_NEW, SparsifyCo
 from edgewise.posttraining.diverged import Diverged
 from edgewise.posttraining.log import Log
 from edgewise.posttraining.picture import draw_run
-from edgewise.posttraining.run import MEASURED, Run
+from edgewise.posttraining.run import Run
 from edgewise.posttraining.screen import Screen
 from edgewise.posttraining.summary import summarize
 
@@ -243,8 +243,6 @@ def _train(run: Run, screen: Screen) -> str:
     # of the same rows, because a part of the text is easier or harder than all of it
     all_rows = check_rows >= len(run.data.held_out.ids)
     dense_ce = run.target if all_rows else run.validate_dense(check_rows).ce
-    if all_rows and run.average is not None:
-        run.aim = MEASURED
     first = run.step_number
     # counted from where the run before it was interrupted would have looked last
     checked_at = first - first % max(1, run.steps // _CHECKS)
@@ -290,7 +288,7 @@ def _train(run: Run, screen: Screen) -> str:
                 if reached and checked.ce <= dense_ce + config.allowed:
                     stopped = f"density {config.density} reached"
                     break
-            if clock.stops(seen.flags):
+            if clock.saves_or_stops(seen.flags):
                 stopped = "time is up"
                 break
     run.save_snapshot()

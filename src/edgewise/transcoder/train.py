@@ -164,7 +164,7 @@ def _train(run: TranscoderRun, screen: TranscoderScreen) -> str:
                     raise Diverged("what is explained of held-out text is not a number", run)
                 log.write(run, explained_variance=explained, held_out_l0=l0, dead=fit.dead.tolist())
             line(seen)
-            if clock.stops(seen.flags):
+            if clock.saves_or_stops(seen.flags):
                 stopped = "time is up"
                 break
     run.save_snapshot()
