@@ -13,7 +13,7 @@ from runs import CONTEXT, ROWS, STEPS, before_step, farthest, save_host, save_te
 import edgewise
 from edgewise.attention.edge_gate import attention_modules, mode
 from edgewise.data import IGNORE, Batch, open_data
-from edgewise.evaluation import run_model, vocabulary_of
+from edgewise.evaluation import cross_entropy, run_model, vocabulary_of
 from edgewise.posttraining import alone, controls, gradients, words
 from edgewise.posttraining.controls import train_masked
 from edgewise.posttraining.gradients import Gradients
@@ -294,3 +294,13 @@ def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, ot
     assert all(torch.equal(a, b) for a, b in zip(asked[:half], asked[half:], strict=True))
     assert widths == [len(which) for which in asked[half:] for _ in range(2)]
     assert max(widths) < vocabulary_of(run.dense)
+    shapes: list[tuple[int, int]] = []  # of the logits, and the largest target among them
+
+    def fitting(logits, targets):
+        shapes.append((logits.shape[-1], int(targets.max())))
+        return cross_entropy(logits, targets)
+
+    monkeypatch.setattr(controls, "cross_entropy", fitting)
+    run.data.train.load_state_dict(began)
+    train_masked(run, None, Screen(False), None)  # the dense model, from the text
+    assert [width for width, _ in shapes] == widths[::2] and all(target < width for width, target in shapes)

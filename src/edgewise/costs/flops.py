@@ -85,8 +85,8 @@ def layers_forward(shape: Shape, K: float) -> float:
 
 
 def words_at_once(shape: Shape, recipe: Recipe, tokens: int, sharded: bool) -> int:
-    """W for so many tokens at once: all words, or where `posttraining.run` takes only likely ones, those of the text and a
-    sample of the others, at most as many as that can be."""
+    """W for so many tokens at once: all words, or where `posttraining.gradients` takes only likely ones, those of the text
+    and a sample of the others, at most as many as that can be."""
     if not recipe.paired or sharded or not is_large(shape.vocabulary):
         return shape.vocabulary
     return min(shape.vocabulary, LIKELY + OTHERS + tokens)

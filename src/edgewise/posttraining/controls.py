@@ -7,7 +7,7 @@ Every control starts from the same dense weights and is measured on the same hel
     top-k           for each head and query the k largest attention weights, the same k everywhere: the twin's mean
     top-k of layers in each layer and for each query the k largest over all heads, k as in that layer of the twin: how many
                     edges a layer needs is then something that the learned gates have found
-    dense           no mask at all: what the same budget of training gains by itself
+    dense           no mask at all: what the same budget of training on the text gains by itself
 
 Masks are measured as they are, and behind them the dense model is post-trained as the twin was: all weights or adapters,
 with its budget, fit and learning rates; what comes of that is kept in `controls/`. Controls that were interrupted go on with
@@ -195,7 +195,7 @@ def run_controls(
             with at_rest(run.dense, rest):
                 results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
         screen.say(f"control: {name}, trained for {run.step_number:,} steps")
-        run.data.train.load_state_dict(run.first_rows)
+        run.data.train.load_state_dict(run.first_state)
         model = train_masked(run, mask, screen, rest)
         if mask is not None:
             with explained(run.snapshot_folder, "a control"):

@@ -39,8 +39,8 @@ class Gradients:
         part_rows: int,
         first_rows: Callable[[int], Batch],
     ):
-        """`model` is the twin as it is trained, inside peft, DDP or FSDP; `first_rows` gives so many tokens of the text that
-        the run began with."""
+        """`model` is the twin as it is trained, inside peft, DDP or FSDP, and `unembedding` its own; `first_rows` gives so
+        many tokens of the text that the run began with."""
         self.dense, self.model, self.config, self.recipe = dense, model, config, recipe
         self.accelerator, self.part_rows, self.first_rows = accelerator, part_rows, first_rows
         self.gates = gates_of(self.inner)

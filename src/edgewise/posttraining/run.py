@@ -40,9 +40,8 @@ logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 
 
 _LONG = 4000
-SAFETY, MEASURED = 0.8, 0.9
-"""Share of the margin that the multiplier aims at: what holds on training batches should hold on held-out text too. More of
-it where validations are of all held-out text, and of the twin as it would be saved."""
+SAFETY = 0.8
+"""Share of the margin that the multiplier aims at: what holds on training batches should hold on held-out text too."""
 
 
 class StepLog(NamedTuple):
@@ -100,7 +99,7 @@ class Run:
         # weights are kept in single precision: the steps of training would be lost in bfloat16
         self.gate = replace(config.gate_config, rest=self.recipe.rest)
         twin = gate(copy.deepcopy(model).float(), self.gate)  # pyright: ignore
-        self.first_rows = self._before = copy.deepcopy(data.train.state_dict())
+        self.first_state = self._before = copy.deepcopy(data.train.state_dict())
         if begun is None:  # else it is read
             give_rest(twin, self.mean_unattended(above(LITTLE, self.gate.sinks)))
         self.rates = self._rates()
@@ -132,7 +131,6 @@ class Run:
             self.recipe.ceiling * config.allowed,
             self.recipe.lead,
         )
-        self.aim = SAFETY
         self.target = float("nan")  # the dense model's held-out loss, once measured
         self.step_number = self.steps = 0
         self.seconds = 0.0
@@ -197,7 +195,7 @@ class Run:
     def _first_rows(self, tokens: int) -> Batch:
         """The rows that the run began with: whatever is estimated from them is the same after a resume."""
         now = copy.deepcopy(self.data.train.state_dict())
-        self.data.train.load_state_dict(copy.deepcopy(self.first_rows))
+        self.data.train.load_state_dict(copy.deepcopy(self.first_state))
         batch = self.data.train.take(max(1, tokens // self.data.train.context))
         self.data.train.load_state_dict(now)
         return batch
@@ -211,7 +209,7 @@ class Run:
 
     @property
     def pressure(self) -> float:
-        """The multiplier, on what it presses on."""
+        """What the density is multiplied by: beta, or beta over the present density if pressure is relative."""
         beta = self.multiplier.beta
         return beta / max(self.density, 1e-6) if self.recipe.relative_pressure else beta
 
@@ -244,7 +242,7 @@ class Run:
         if self.config.density is not None:
             least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
         self.multiplier.speed = recipe.speed if is_alone else min(recipe.speed, recipe.swing / self.horizon)
-        self.multiplier.update(ce - dense_ce, self.aim * margin, least * margin)
+        self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
         self.density = density
         self.step_number += 1
         self.seconds += time.monotonic() - began
