@@ -43,7 +43,7 @@ class Sample:
     """`bf16` is faster on processors that have it. The text is then a rounded model's: near enough to train on."""
     words: int | None = None
     """Draw only from so many tokens, those that the model gives most probability to in a few first samples. A model whose
-    text is made of few words is twice as fast so: 6144 of stories15M's 32,000 have 99.98 % of it."""
+    text is made of few words is faster so: 6144 of stories15M's 32,000 have 99.98 % of it."""
 
 
 @torch.no_grad()
