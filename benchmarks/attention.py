@@ -4,7 +4,7 @@
     python benchmarks/attention.py --lengths 1024  # one of them
 
 Three ways, in turns within one run, because clocks drift: `naive` writes the equations down and lets autograd keep every
-T x T matrix; `ours` is `edgewise.attention.gate.gated_attention`; `dense` is torch's scaled_dot_product_attention. Times are
+T x T matrix; `ours` is `gated_attention`; `dense` is torch's scaled_dot_product_attention. Times are
 the best of the turns; extra memory is the peak of the process above where it stood, in a process of its own.
 """
 
@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from edgewise.attention.gate import gated_attention
+from edgewise.kernels.equations import gated_attention
 
 BATCH, HEADS, WIDTH = 2, 12, 64
 LENGTHS = [128, 256, 512, 1024, 2048]

@@ -18,8 +18,8 @@ from typing import Any
 import edgewise
 from edgewise.circuits.find import find_circuit
 from edgewise.circuits.result import CircuitResult
-from edgewise.posttraining.controls import TOP_K, control_folder, load_control, masked
 from edgewise.tasks import TASKS, make_task
+from edgewise.training.sparsify.controls import TOP_K, control_folder, load_control, masked
 
 SEEDS = (0, 1, 2)
 CONTROLS = ("random", *TOP_K)

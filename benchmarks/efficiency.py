@@ -16,7 +16,7 @@ from typing import Literal
 import tyro
 
 import edgewise
-from edgewise.posttraining.config import count
+from edgewise.training.sparsify.config import count
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from rich.progress import track
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, StaticCache
 
-from edgewise.posttraining.config import count
-from edgewise.posttraining.words import Words, only
+from edgewise.training.sparsify.config import count
+from edgewise.training.sparsify.sampled_softmax import Words, only
 
 GROUP = 128
 FEW = 64

@@ -15,16 +15,16 @@ from pathlib import Path
 from transformers.models.gpt2 import GPT2Config
 from transformers.models.llama import LlamaConfig
 
-from edgewise.costs import flops, memory
-from edgewise.costs.fit import Layout, in_the_way, smallest_layout
-from edgewise.costs.flops import Work
-from edgewise.costs.hardware import A100, CPU_SHARE, GIB, H100, ThisMachine
-from edgewise.costs.memory import Setup
-from edgewise.costs.plan import PROMPT_TOKENS, plan
-from edgewise.costs.screen import short, span
-from edgewise.costs.shape import Shape, find_shape, shape_of
-from edgewise.posttraining.config import PRETRAINED
-from edgewise.transcoder.config import TranscoderConfig
+from edgewise.planning import flops, memory
+from edgewise.planning.console import short, span
+from edgewise.planning.fit import Layout, in_the_way, smallest_layout
+from edgewise.planning.flops import Work
+from edgewise.planning.hardware import A100, CPU_SHARE, GIB, H100, ThisMachine
+from edgewise.planning.memory import Setup
+from edgewise.planning.plan import PROMPT_TOKENS, plan
+from edgewise.planning.shape import Shape, find_shape, shape_of
+from edgewise.training.sparsify.config import PRETRAINED
+from edgewise.training.transcoder.config import TranscoderConfig
 
 LLAMA = {"dtype": "bfloat16", "max_position_embeddings": 131_072}
 CONFIGS = {

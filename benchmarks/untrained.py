@@ -14,13 +14,13 @@ from typing import Annotated
 import tyro
 
 import edgewise
-from edgewise.checkpoint import load_tokenizer
+from edgewise.core.errors import EdgewiseError
 from edgewise.data import held_out_only
-from edgewise.errors import EdgewiseError
-from edgewise.evaluation import measure
-from edgewise.posttraining.config import count
-from edgewise.posttraining.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
-from edgewise.posttraining.rest import above, at_rest, mean_unattended, rows_to_read
+from edgewise.measure.evaluation import measure
+from edgewise.models.checkpoint import load_tokenizer
+from edgewise.training.sparsify.config import count
+from edgewise.training.sparsify.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
+from edgewise.training.sparsify.null_value import above, at_rest, mean_unattended, rows_to_read
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from transformers.models.olmo2 import Olmo2Config, Olmo2ForCausalLM
 from transformers.models.qwen2 import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 
-from edgewise.attention.edge_gate import gates_of
+from edgewise.gating.edge_gate import gates_of
 
 VOCABULARY, CONTEXT, WINDOW = 97, 64, 7
 _COMMON = {

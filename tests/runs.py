@@ -14,9 +14,9 @@ from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import edgewise
-from edgewise import cli
+from edgewise.cli import main as cli
 from edgewise.pocket import stream
-from edgewise.posttraining.run import Run
+from edgewise.training.sparsify.run import Run
 
 CONTEXT, ROWS, STEPS = 32, 4, 6
 

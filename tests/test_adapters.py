@@ -9,9 +9,9 @@ from runs import CONTEXT, command, farthest, said, save_host, save_text, setting
 from transformers import AutoModelForCausalLM
 
 import edgewise
-from edgewise.errors import EdgewiseError
-from edgewise.evaluation import shipped_origin
-from edgewise.model.adapters import ADAPTERS_FILE
+from edgewise.core.errors import EdgewiseError
+from edgewise.measure.evaluation import shipped_origin
+from edgewise.models.lora import ADAPTERS_FILE
 
 KINDS = ("gpt2", "llama")
 

@@ -11,15 +11,24 @@ from accelerate import Accelerator
 from runs import CONTEXT, ROWS, STEPS, before_step, farthest, save_host, save_text, settings, weights
 
 import edgewise
-from edgewise.attention.edge_gate import attention_modules, mode
 from edgewise.data import IGNORE, Batch, open_data
-from edgewise.evaluation import cross_entropy, run_model, vocabulary_of
-from edgewise.posttraining import alone, controls, gradients, words
-from edgewise.posttraining.controls import train_masked
-from edgewise.posttraining.gradients import Gradients
-from edgewise.posttraining.objective import compare
-from edgewise.posttraining.run import Run
-from edgewise.posttraining.screen import Screen
+from edgewise.gating.edge_gate import attention_modules, mode
+from edgewise.measure.evaluation import cross_entropy, run_model, vocabulary_of
+from edgewise.training.sparsify import (
+    controls,
+    gradients,
+)
+from edgewise.training.sparsify import (
+    layerwise as alone,
+)
+from edgewise.training.sparsify import (
+    sampled_softmax as words,
+)
+from edgewise.training.sparsify.console import Display
+from edgewise.training.sparsify.controls import train_masked
+from edgewise.training.sparsify.gradients import Gradients
+from edgewise.training.sparsify.objective import compare
+from edgewise.training.sparsify.run import Run
 
 TOKENS = ROWS * CONTEXT
 KINDS = ("gpt2", "llama")
@@ -289,7 +298,7 @@ def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, ot
         return compare(logits, dense, targets)
 
     monkeypatch.setattr(controls, "compare", comparing)
-    train_masked(run, lambda layer, weights: torch.ones_like(weights), Screen(False), None)
+    train_masked(run, lambda layer, weights: torch.ones_like(weights), Display(False), None)
     half = len(asked) // 2
     assert all(torch.equal(a, b) for a, b in zip(asked[:half], asked[half:], strict=True))
     assert widths == [len(which) for which in asked[half:] for _ in range(2)]
@@ -302,5 +311,5 @@ def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, ot
 
     monkeypatch.setattr(controls, "cross_entropy", fitting)
     run.data.train.load_state_dict(began)
-    train_masked(run, None, Screen(False), None)  # the dense model, from the text
+    train_masked(run, None, Display(False), None)  # the dense model, from the text
     assert [width for width, _ in shapes] == widths[::2] and all(target < width for width, target in shapes)

@@ -21,7 +21,7 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
 from edgewise import EdgewiseError, GateConfig
-from edgewise.attention.edge_gate import gates_of
+from edgewise.gating.edge_gate import gates_of
 
 
 def logits(model) -> torch.Tensor:
@@ -119,7 +119,7 @@ def test_push_to_hub_uploads_the_twin(tmp_path, monkeypatch):
 
 
 def test_a_twin_is_pulled_from_the_hub_by_name(tmp_path, monkeypatch):
-    from edgewise.model import source
+    from edgewise.models import find as source
 
     model = trained_twin()
     edgewise.save(model, tmp_path)
@@ -405,7 +405,7 @@ def test_no_such_path():
 
 
 def test_no_such_name_offline(monkeypatch):
-    from edgewise.model import source
+    from edgewise.models import find as source
 
     monkeypatch.setattr(source, "hub_answers", lambda: False)
     with pytest.raises(EdgewiseError, match=r"the hub cannot be reached; offline there are: pocket"):

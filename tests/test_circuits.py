@@ -20,12 +20,12 @@ from edgewise.circuits.find import find_circuit, find_circuits
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult
 from edgewise.circuits.token_edges import token_edges
-from edgewise.errors import EdgewiseError
-from edgewise.model.adapter import parts_of
+from edgewise.core.errors import EdgewiseError
+from edgewise.models.architecture import parts_of
 from edgewise.pocket import folder
-from edgewise.posttraining.controls import TOP_K, masked, random_mask
 from edgewise.tasks import make_task
 from edgewise.tasks.pairs import Pair, Prompts, Task, score
+from edgewise.training.sparsify.controls import TOP_K, masked, random_mask
 
 HOSTS = ["gpt2", "llama", "gpt_neox"]
 OUT = {"gpt2": "c_proj", "llama": "o_proj", "gpt_neox": "dense"}

@@ -12,7 +12,7 @@ from transformers.models.mamba import MambaConfig, MambaForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
-from edgewise import cli
+from edgewise.cli import main as cli
 
 
 def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
@@ -37,7 +37,7 @@ def folder(tmp_path) -> Path:
 def test_help_lists_every_command_without_loading_torch():
     code = (
         "import sys; sys.argv = ['edgewise', '--help']\n"
-        "from edgewise.cli import main\n"
+        "from edgewise.cli.main import main\n"
         "try: main()\n"
         "finally: print('torch' in sys.modules)"
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from edgewise.posttraining import clock
-from edgewise.posttraining.clock import Clock, Interrupted
+from edgewise.training import clock
+from edgewise.training.clock import Clock, Interrupted
 
 
 class Counting:

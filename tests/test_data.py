@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import edgewise
+from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch, Data, held_out_only, open_data, shipped_data
 from edgewise.data.packing import fill, pack
 from edgewise.data.sections import cut, digest, split_documents
-from edgewise.errors import EdgewiseError
 from edgewise.pocket import addition, stream
 from edgewise.pocket.world import END
 

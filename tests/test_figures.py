@@ -17,9 +17,15 @@ from matplotlib.figure import Figure
 from odd_tokens import ODD
 
 import edgewise
-from edgewise import cli
 from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit
-from edgewise.drawing import (
+from edgewise.cli import main as cli
+from edgewise.core.errors import EdgewiseError
+from edgewise.flow.collect import collect_flow
+from edgewise.flow.result import Edge, Flow, Flows
+from edgewise.plots.curves import HIGHEST, LOWEST, draw_curves
+from edgewise.plots.flow import CUT, MOST, draw_flow, seen_edges
+from edgewise.plots.run import draw_run
+from edgewise.plots.style import (
     DENSE,
     FORMATS,
     SPARSE,
@@ -30,12 +36,7 @@ from edgewise.drawing import (
     save_figure,
     visible,
 )
-from edgewise.errors import EdgewiseError
-from edgewise.figures.curves import HIGHEST, LOWEST, draw_curves
-from edgewise.figures.flow import CUT, MOST, Edge, Flow, Flows, draw_flow, seen_edges
-from edgewise.figures.read_flow import collect_flow
-from edgewise.figures.wiring import circuit_heads, draw_wiring, head_edges
-from edgewise.posttraining.picture import draw_run
+from edgewise.plots.wiring import circuit_heads, draw_wiring, head_edges
 
 # ------------------------------------------------------------------------------------------------------ made by hand
 

@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from edgewise.attention import gate as equations
-from edgewise.attention.gate import (
-    GATES,
-    GateConfig,
-    Gated,
-    gated_attention,
-    in_sight,
-    noise,
-    noise_keys,
-    reference,
-)
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
+from edgewise.gating.config import GATES, GateConfig
+from edgewise.kernels import equations
+from edgewise.kernels.equations import Gated, gated_attention, in_sight, noise, noise_keys, reference
 
 KAPPAS = [kind.kappa for kind in GATES.values()]
 

@@ -15,7 +15,7 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
 from edgewise import EdgewiseError, GateConfig
-from edgewise.attention.edge_gate import gates_of
+from edgewise.gating.edge_gate import gates_of
 
 GATES = [GateConfig("relative", 2.0), GateConfig("score", 0.5)]
 NO_SINKS = GateConfig("relative", 2.0, sinks=False)

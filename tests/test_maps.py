@@ -19,14 +19,14 @@ from runs import command
 
 import edgewise
 from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit
-from edgewise.drawing import MARK, save_figure
-from edgewise.errors import EdgewiseError
-from edgewise.figures.attention_maps import AttentionMaps, Panel
-from edgewise.figures.collect_maps import collect_maps, titles
-from edgewise.figures.head_types import TYPES, HeadType, head_type
-from edgewise.figures.map_grid import MapLook, cell, draw_maps
-from edgewise.figures.map_statistics import measure_head, summarise
-from edgewise.figures.map_table import print_maps
+from edgewise.core.errors import EdgewiseError
+from edgewise.maps.collect import collect_maps, titles
+from edgewise.maps.console import print_maps
+from edgewise.maps.head_types import TYPES, HeadType, head_type
+from edgewise.maps.result import AttentionMaps, Panel
+from edgewise.maps.statistics import measure_head, summarise
+from edgewise.plots.attention_maps import MapLook, cell, draw_maps
+from edgewise.plots.style import MARK, save_figure
 
 LENGTHS = [8, 12, 16, 64, 256]
 KINDS = [
@@ -553,7 +553,7 @@ def found(model: str, heads: list[str] | None) -> ModelCircuit:
 
 
 def test_heads_come_from_a_saved_circuit_without_a_search(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("edgewise.figures.collect_maps.find_circuits", None)
+    monkeypatch.setattr("edgewise.maps.collect.find_circuits", None)
     models = [found("pocket", ["L2H3", "L1H7"]), found("pocket-sparse", None)]
     CircuitResult("copy", "logit difference", 0.9, 0, "", [{"clean": COPY}] * 32, models).save(tmp_path)
     maps = collect_maps(["pocket", "pocket-sparse"], "ioi", circuit=tmp_path)

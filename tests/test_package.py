@@ -32,7 +32,7 @@ def test_the_example_in_the_readme_runs(tmp_path):
 
 
 def test_every_command_in_the_readme_exists():
-    from edgewise.cli import COMMANDS
+    from edgewise.cli.main import COMMANDS
 
     named = set(re.findall(r"^edgewise (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
     assert named and named <= COMMANDS.keys()
@@ -40,7 +40,7 @@ def test_every_command_in_the_readme_exists():
 
 @pytest.mark.slow
 def test_the_demo_writes_its_summary(tmp_path):
-    from edgewise.demo import run
+    from edgewise.cli.demo import run
 
     run(tmp_path, minutes=0.05, prompts=4)
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -18,22 +18,22 @@ from transformers.models.llama import LlamaConfig
 from transformers.models.mixtral import MixtralConfig
 
 import edgewise
-from edgewise.attention.gate import Rows, backward_rows, forward_rows, noise_keys
 from edgewise.circuits import edges
 from edgewise.circuits.heads import head_effects
 from edgewise.circuits.replay import Replay, record
-from edgewise.costs import flops, memory
-from edgewise.costs.fit import smallest_layout
-from edgewise.costs.hardware import GPUS, H100, USABLE, ThisMachine, measure_machine
-from edgewise.costs.memory import Setup
-from edgewise.costs.plan import ASSUMED_TOKENS
-from edgewise.costs.shape import Shape, shape_of
-from edgewise.posttraining.config import RECIPES, SparsifyConfig
-from edgewise.posttraining.trained import train_only_attention, with_lora
-from edgewise.posttraining.words import LIKELY, OTHERS
+from edgewise.kernels.equations import Rows, backward_rows, forward_rows, noise_keys
+from edgewise.planning import flops, memory
+from edgewise.planning.fit import smallest_layout
+from edgewise.planning.hardware import GPUS, H100, USABLE, ThisMachine, measure_machine
+from edgewise.planning.memory import Setup
+from edgewise.planning.plan import ASSUMED_TOKENS
+from edgewise.planning.shape import Shape, shape_of
 from edgewise.tasks.pairs import Prompts
-from edgewise.transcoder.objective import Objective
-from edgewise.transcoder.transcoder import Transcoder, TranscoderInfo
+from edgewise.training.sparsify.config import RECIPES, SparsifyConfig
+from edgewise.training.sparsify.parameters import train_only_attention, with_lora
+from edgewise.training.sparsify.sampled_softmax import LIKELY, OTHERS
+from edgewise.training.transcoder.objective import Objective
+from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 
 BOTH = ("gpt2", "llama")  # the second shares keys and values between heads
 T = 64
@@ -390,7 +390,7 @@ def test_the_command_of_a_plan_starts_the_run_that_was_planned():
     ],
 )
 def test_bad_input_is_one_line(monkeypatch, arguments, message):
-    monkeypatch.setattr("edgewise.model.source.hub_answers", lambda: False)
+    monkeypatch.setattr("edgewise.models.find.hub_answers", lambda: False)
     code, _, err = command("sparsify", *arguments, "--plan")
     assert code == 2 and message in said(err)
 

@@ -6,7 +6,7 @@ import pytest
 
 import edgewise
 from edgewise.data import shipped_data
-from edgewise.evaluation import measure
+from edgewise.measure.evaluation import measure
 from edgewise.pocket import evaluate, folder
 
 pytestmark = pytest.mark.xdist_group("pocket-sparse")  # on one worker, so that each model is loaded once

@@ -5,10 +5,10 @@ import torch
 
 import edgewise
 from edgewise import pocket
+from edgewise.core.errors import EdgewiseError
 from edgewise.data import shipped_data
-from edgewise.errors import EdgewiseError
-from edgewise.evaluation import parts
-from edgewise.transcoder.evaluation import evaluate_transcoder
+from edgewise.measure.evaluation import parts
+from edgewise.training.transcoder.evaluation import evaluate_transcoder
 
 MODELS = ("pocket", "pocket-sparse")
 

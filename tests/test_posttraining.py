@@ -39,16 +39,23 @@ from torch import nn
 
 import edgewise
 from edgewise.data import IGNORE, Batch, open_data, shipped_data
-from edgewise.evaluation import cross_entropy, measure
+from edgewise.measure.evaluation import cross_entropy, measure
+from edgewise.plots.run import draw_run
 from edgewise.pocket import evaluate as pocket_evaluate
-from edgewise.posttraining import clock, loop, objective, summary
-from edgewise.posttraining.config import RECIPES
-from edgewise.posttraining.controls import TOP_K, control_folder, load_control, measure_masked, random_mask
-from edgewise.posttraining.objective import Multiplier, compare, least_pressure, let_go
-from edgewise.posttraining.picture import draw_run
-from edgewise.posttraining.run import Run
-from edgewise.posttraining.screen import Screen
-from edgewise.posttraining.snapshot import newest_whole
+from edgewise.training import clock
+from edgewise.training.snapshot import newest_whole
+from edgewise.training.sparsify import loop, objective, summary
+from edgewise.training.sparsify.config import RECIPES
+from edgewise.training.sparsify.console import Display
+from edgewise.training.sparsify.controls import (
+    TOP_K,
+    control_folder,
+    load_control,
+    measure_masked,
+    random_mask,
+)
+from edgewise.training.sparsify.objective import Multiplier, compare, least_pressure, let_go
+from edgewise.training.sparsify.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +331,7 @@ def test_a_run_goes_on_with_another_margin(place, half):
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_limit_that_was_not_kept_comes_with_a_way_to_keep_it(whole, kept, capsys):
     found = {**whole["edgewise"].summary, "delta_ce": 0.02, "margin": 0.03 if kept else 0.01}
-    Screen(True).result(found, Path("runs/it"))
+    Display(True).result(found, Path("runs/it"))
     err = capsys.readouterr().err
     assert ("NOT kept" in err) == ("--resume --out runs/it" in " ".join(err.split())) == (not kept)
 
@@ -575,7 +582,7 @@ def test_a_large_vocabulary_is_measured_in_smaller_pieces(place, monkeypatch):
     model, run = edgewise.load(place / "gpt2"), a_run(place)
     whole, pieces = measure(model, run.data.held_out), []
     words = len(model.get_output_embeddings().weight)  # pyright: ignore
-    monkeypatch.setattr("edgewise.evaluation._LOGITS_AT_ONCE", 2 * CONTEXT * words)
+    monkeypatch.setattr("edgewise.measure.evaluation._LOGITS_AT_ONCE", 2 * CONTEXT * words)
     small = measure(model, run.data.held_out, each=lambda: pieces.append(1))
     assert len(pieces) == math.ceil(len(run.data.held_out.ids) / 2) > 1
     assert small.ce == pytest.approx(whole.ce, abs=1e-6) and small.tokens == whole.tokens
@@ -587,7 +594,7 @@ def test_pretrained_models_get_smaller_steps(place, monkeypatch):
 
     recipe = RECIPES["edgewise"]
     assert rates() == (recipe.learning_rate, recipe.threshold_rate)
-    monkeypatch.setattr("edgewise.posttraining.config.SMALL", 0)
+    monkeypatch.setattr("edgewise.training.sparsify.config.SMALL", 0)
     weights_rate, threshold_rate = rates()
     assert weights_rate == 5e-5
     assert recipe.threshold_rate * 0.05 < threshold_rate < recipe.threshold_rate  # slowed, but by less

@@ -16,11 +16,11 @@ from runs import CONTEXT, ROWS, STEPS, before_step, save_llama_and_text, setting
 from torch import nn
 
 import edgewise
-from edgewise.evaluation import measure
-from edgewise.posttraining import config, loop
-from edgewise.posttraining.average import Average
-from edgewise.posttraining.objective import Multiplier
-from edgewise.posttraining.run import Run
+from edgewise.measure.evaluation import measure
+from edgewise.training.averaging import Average
+from edgewise.training.sparsify import config, loop
+from edgewise.training.sparsify.objective import Multiplier
+from edgewise.training.sparsify.run import Run
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from edgewise.cli import main
+from edgewise.cli.main import main
 
 def shard():
     plugin = FullyShardedDataParallelPlugin(

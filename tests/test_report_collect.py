@@ -11,7 +11,7 @@ import torch
 
 import edgewise
 from edgewise.circuits.prompt_maps import PromptMaps, in_eight_bits
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.report.collect import collect, packed
 
 MODELS = ["pocket", "pocket-sparse"]

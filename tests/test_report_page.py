@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.report.collect import collect, packed
 from edgewise.report.page import report_html, write_report
 

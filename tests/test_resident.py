@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from edgewise.resident import most, most_with, now
+from edgewise.measure.memory import most, most_with, now
 
 MB = 2**20
 
@@ -11,7 +11,7 @@ MB = 2**20
 def test_the_most_is_kept_when_memory_is_given_back():
     """In a process of its own: this one may have held more before."""
     code = (
-        "from edgewise.resident import most, most_with, now\n"
+        "from edgewise.measure.memory import most, most_with, now\n"
         "import numpy\n"
         "before = most()\n"
         "much = numpy.ones(300 << 17)\n"  # 300 MB

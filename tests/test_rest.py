@@ -10,15 +10,24 @@ from runs import save_host, save_text, settings
 from torch import Tensor
 
 import edgewise
-from edgewise.attention.edge_gate import EdgeGate, gates_of
-from edgewise.attention.gate import GateConfig, reference
 from edgewise.data import Batch, open_data
-from edgewise.posttraining import config, rest, snapshot
-from edgewise.posttraining.controls import TOP_K, control_folder, load_control, measure_masked, train_masked
-from edgewise.posttraining.run import Run
-from edgewise.posttraining.screen import Screen
-from edgewise.posttraining.summary import summarize
-from edgewise.posttraining.trained import parameter_groups
+from edgewise.gating.config import GateConfig
+from edgewise.gating.edge_gate import EdgeGate, gates_of
+from edgewise.kernels.equations import reference
+from edgewise.training import snapshot
+from edgewise.training.sparsify import config
+from edgewise.training.sparsify import null_value as rest
+from edgewise.training.sparsify.console import Display
+from edgewise.training.sparsify.controls import (
+    TOP_K,
+    control_folder,
+    load_control,
+    measure_masked,
+    train_masked,
+)
+from edgewise.training.sparsify.parameters import parameter_groups
+from edgewise.training.sparsify.run import Run
+from edgewise.training.sparsify.summary import summarize
 
 HEADS, KV_HEADS, WIDTH, T = 4, 2, 6, 9
 
@@ -251,7 +260,7 @@ def test_controls_have_one_too(place, monkeypatch):
     def nothing(layer: int, weights: Tensor) -> Tensor:
         return torch.zeros_like(weights)
 
-    model = train_masked(run, nothing, Screen(False), run.mean_unattended(nothing))
+    model = train_masked(run, nothing, Display(False), run.mean_unattended(nothing))
     assert all(gate.rest is not None and gate.rest.any() for gate in gates_of(model))
     held_out = run.data.held_out
     with_it = measure_masked(model, nothing, held_out)["ce"]

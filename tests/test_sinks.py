@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 import edgewise
 from edgewise.data import Batch
-from edgewise.sinks import measure_sinks
+from edgewise.measure.sinks import measure_sinks
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import edgewise
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.pocket import words as w
 from edgewise.pocket import world
 from edgewise.pocket.tokenizer import pocket_tokenizer

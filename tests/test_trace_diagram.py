@@ -16,12 +16,12 @@ from matplotlib.path import Path
 from matplotlib.transforms import Bbox
 from odd_tokens import ODD
 
-from edgewise.drawing import FORMATS, MARK, Picture, save_figure, visible
-from edgewise.errors import EdgewiseError
-from edgewise.figures.canvas import percent
-from edgewise.figures.trace_boxes import MOST_BOXES, choose_boxes, share_of_key
-from edgewise.figures.trace_diagram import draw_trace
-from edgewise.figures.trace_heads import MOST
+from edgewise.core.errors import EdgewiseError
+from edgewise.plots.canvas import percent
+from edgewise.plots.style import FORMATS, MARK, Picture, save_figure, visible
+from edgewise.plots.trace_boxes import MOST_BOXES, choose_boxes, share_of_key
+from edgewise.plots.trace_diagram import draw_trace
+from edgewise.plots.trace_heads import MOST
 from edgewise.tracing.result import Cluster, Node, Trace
 
 PROMPT = ["The", "opposite", "of", '"', "large", '"', "is", '"']

@@ -15,26 +15,26 @@ from rich.console import Console
 from torch import Tensor
 
 import edgewise
-from edgewise.attention.tap import tap
 from edgewise.circuits.replay import entering, leaving
-from edgewise.circuits.screen import Screen
-from edgewise.errors import EdgewiseError
-from edgewise.model.adapter import parts_of
+from edgewise.core.console import Display
+from edgewise.core.errors import EdgewiseError
+from edgewise.gating.tap import tap
+from edgewise.models.architecture import parts_of
+from edgewise.tracing import head_shares as shares_module
 from edgewise.tracing import memory
-from edgewise.tracing import shares as shares_module
 from edgewise.tracing.clusters import origins
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.exchange import LIST, graph_json, write_graph
 from edgewise.tracing.explain import trace
-from edgewise.tracing.frozen import freeze
 from edgewise.tracing.graph import Graph, Readout, build_graph
+from edgewise.tracing.head_shares import gauss, head_shares
 from edgewise.tracing.influence import prune, smallest_set
 from edgewise.tracing.intervene import predict, take_away
-from edgewise.tracing.looks import looks
+from edgewise.tracing.linearised import freeze
 from edgewise.tracing.paths import link_paths, strongest
+from edgewise.tracing.qk_attribution import looks
 from edgewise.tracing.result import Trace
-from edgewise.tracing.shares import gauss, head_shares
-from edgewise.transcoder.transcoder import Transcoder, TranscoderInfo
+from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 
 KINDS = ("gpt2", "llama", "gpt_neox")
 LENGTH = 7
@@ -253,7 +253,7 @@ def test_heads_shares_with_little_memory_are_the_same(monkeypatch):
     _, graph = model_and_graph("gpt2", True)
     pruned = prune(graph, 1.0, 1.0)
     much = head_shares(graph, pruned)
-    monkeypatch.setattr("edgewise.tracing.shares.KEPT_BYTES", 1)  # one link at a time
+    monkeypatch.setattr("edgewise.tracing.head_shares.KEPT_BYTES", 1)  # one link at a time
     little = head_shares(graph, pruned)
     for all_at_once, one_by_one in zip(vars(much).values(), vars(little).values(), strict=True):
         torch.testing.assert_close(all_at_once, one_by_one, rtol=1e-5, atol=1e-7)
@@ -288,7 +288,7 @@ def test_few_strengths_are_enough_for_paths_of_any_length(layers: int):
 
 
 def test_a_trace_that_does_not_fit_is_refused_in_a_sentence(monkeypatch, capsys):
-    edgewise.trace("pocket", screen=Screen())
+    edgewise.trace("pocket", display=Display())
     said = capsys.readouterr().err
     assert re.search(r"\d+ active features on 8 tokens; memory about \d+\.\d GB in all", said)
     assert re.search(r"\d+ links among \d+ nodes, split over heads; memory about \d+\.\d GB in all", said)
@@ -301,12 +301,12 @@ def test_a_trace_that_does_not_fit_is_refused_in_a_sentence(monkeypatch, capsys)
 
 def test_a_quiet_screen_leaves_what_others_print_alone(capsys):
     """A display that nobody sees would still take standard output, even on a terminal."""
-    screen = Screen(quiet=True)
-    screen.console = Console(stderr=True, quiet=True, force_terminal=True)
-    with screen.working("at work", 2) as each:
+    display = Display(quiet=True)
+    display.console = Console(stderr=True, quiet=True, force_terminal=True)
+    with display.bar("at work", 2) as each:
         print("one")
         each(2)
-    with screen.waiting("at work"):
+    with display.status("at work"):
         print("two")
     assert capsys.readouterr().out == "one\ntwo\n"
 
@@ -365,7 +365,7 @@ def test_scores_are_sums_over_pairs_of_sources(kind: str, gated: bool):
 def test_turning_depends_on_the_distance_only():
     """Of a rotary model, a source's pair counts the same when both tokens move on by one."""
     model, graph = model_and_graph("llama", False)
-    from edgewise.tracing.looks import _turns
+    from edgewise.tracing.qk_attribution import _turns
 
     (queries, keys), *_ = _turns(model, graph.frozen.ids)
     assert not torch.allclose(queries[0] @ keys[3].T, queries[0] @ keys[1].T, atol=1e-2)

@@ -16,25 +16,25 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.attention.interface import install
 from edgewise.circuits.replay import leaving
+from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch
-from edgewise.errors import EdgewiseError
-from edgewise.evaluation import run_model
-from edgewise.model.adapter import decoder_layers, parts_of
-from edgewise.posttraining import loop
-from edgewise.posttraining.clock import Interrupted
-from edgewise.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
-from edgewise.transcoder.config import FeaturesConfig, TranscoderConfig
-from edgewise.transcoder.evaluation import Fit, evaluate_transcoder
-from edgewise.transcoder.features import contexts_for, promoted_tokens, top_contexts
-from edgewise.transcoder.mixing import MIXED, MixedActivations
-from edgewise.transcoder.objective import DEAD, STREAM, Objective
-from edgewise.transcoder.run import TranscoderRun, calibrate
-from edgewise.transcoder.show import show_features
-from edgewise.transcoder.store import info_of, load_transcoder, save_transcoder
-from edgewise.transcoder.train import train_transcoder
-from edgewise.transcoder.transcoder import STEEPNESS, JumpReLU, Transcoder
+from edgewise.gating.install import install
+from edgewise.measure.evaluation import run_model
+from edgewise.models.architecture import decoder_layers, parts_of
+from edgewise.training.clock import Interrupted
+from edgewise.training.sparsify import loop
+from edgewise.training.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
+from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
+from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
+from edgewise.training.transcoder.features import contexts_for, promoted_tokens, top_contexts
+from edgewise.training.transcoder.mixing import MIXED, MixedActivations
+from edgewise.training.transcoder.objective import DEAD, STREAM, Objective
+from edgewise.training.transcoder.run import TranscoderRun, calibrate
+from edgewise.training.transcoder.show import show_features
+from edgewise.training.transcoder.store import info_of, load_transcoder, save_transcoder
+from edgewise.training.transcoder.train import train_transcoder
+from edgewise.training.transcoder.transcoder import STEEPNESS, JumpReLU, Transcoder
 
 KINDS = ["gpt2", "llama", "gpt_neox"]
 L, F, D = 3, 10, 32
@@ -267,7 +267,7 @@ def test_massive_outputs_are_not_replaced(kind):
 
 
 def test_limits_of_massive_outputs_are_saved_and_handed_on(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("edgewise.transcoder.transcoder.MASSIVE", 1.2)
+    monkeypatch.setattr("edgewise.training.transcoder.transcoder.MASSIVE", 1.2)
     first = train_transcoder(*tiny, settings(tmp_path / "first", steps=4))
     limits = first.transcoder.config.massive
     assert len(limits) == first.transcoder.layers and 0 < first.evaluation.massive < 1
@@ -537,7 +537,7 @@ def test_with_little_memory_tokens_are_mixed_in_half_precision(monkeypatch):
     model, steps = model_of("gpt2"), 3
     ids = text(2 * steps, seed=1)
     plain, _ = mlp_activations(model, Batch(ids, ids, None))
-    monkeypatch.setattr("edgewise.transcoder.mixing.MIXED_BYTES", 2 * 2 * plain.numel())
+    monkeypatch.setattr("edgewise.training.transcoder.mixing.MIXED_BYTES", 2 * 2 * plain.numel())
     mixed = MixedActivations(model, Counted(), 2, seed=0)
     assert mixed.mixed == steps
     first = mixed.take()[0]

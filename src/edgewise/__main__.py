@@ -1,6 +1,6 @@
 """`python -m edgewise`."""
 
-from edgewise.cli import main
+from edgewise.cli.main import main
 
 if __name__ == "__main__":
     main()

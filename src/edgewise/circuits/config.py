@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 

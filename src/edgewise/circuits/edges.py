@@ -23,8 +23,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from edgewise.circuits.replay import Replay, entering, leaving
-from edgewise.errors import EdgewiseError
-from edgewise.model.adapter import Layer, Parts, parts_of, weight_and_bias
+from edgewise.core.errors import EdgewiseError
+from edgewise.models.architecture import Layer, Parts, parts_of, weight_and_bias
 
 KINDS = ("q", "k", "v")
 

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from edgewise.attention.edge_gate import gate_config, gates_of
-from edgewise.checkpoint import load, name_of, shared_tokenizer
 from edgewise.circuits import edges
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import pooled_curve, ranks, trace
@@ -17,11 +15,13 @@ from edgewise.circuits.memory import peak, prompts_at_once, rows_at_once, token_
 from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, Found, ModelCircuit, TokenEdgesFound
-from edgewise.circuits.screen import Screen
 from edgewise.circuits.token_edges import token_edges
-from edgewise.errors import EdgewiseError
-from edgewise.evaluation import evaluating
-from edgewise.model_info import info
+from edgewise.core.console import Display
+from edgewise.core.errors import EdgewiseError
+from edgewise.gating.edge_gate import gate_config, gates_of
+from edgewise.measure.evaluation import evaluating
+from edgewise.models.checkpoint import load, name_of, shared_tokenizer
+from edgewise.models.info import info
 from edgewise.tasks import Task
 from edgewise.tasks.measure import check_fits, get_task
 from edgewise.tasks.pairs import Prompts
@@ -36,7 +36,7 @@ def find_circuits(
     models: Sequence[str | PreTrainedModel],
     config: CircuitConfig | None = None,
     task: Task | None = None,
-    screen: Screen | None = None,
+    display: Display | None = None,
 ) -> CircuitResult:
     """The heads, edges and token edges that carry a task's effect, in each of one or two models.
 
@@ -50,7 +50,7 @@ def find_circuits(
     for place, model in enumerate(models):
         loaded = load(model) if isinstance(model, str) else model
         with evaluating(loaded):  # and as it was afterwards
-            found.append(find_circuit(loaded, task, config, name_of(model, place), screen))
+            found.append(find_circuit(loaded, task, config, name_of(model, place), display))
             if config.out is not None:
                 maps.append(read_maps(loaded, task))
     examples = [
@@ -77,14 +77,14 @@ def _task(models: Sequence[str | PreTrainedModel], config: CircuitConfig) -> Tas
 
 
 def find_circuit(
-    model: PreTrainedModel, task: Task, config: CircuitConfig, name: str, screen: Screen | None = None
+    model: PreTrainedModel, task: Task, config: CircuitConfig, name: str, display: Display | None = None
 ) -> ModelCircuit:
     """One model's circuit. A model that does not show the behaviour gets a warning and no curve."""
     gates_of(model)  # refuses a model that was not loaded by edgewise
-    say = screen or Screen(quiet=True)
+    say = display or Display(quiet=True)
     prompts = task.prompts(model.device)
     check_fits(model, prompts)
-    with say.waiting(f"{name}: clean and corrupt prompts"):
+    with say.status(f"{name}: clean and corrupt prompts"):
         replay = record(model, prompts, task.metric)
     shown = replay.effect >= FLOOR[task.metric]
     scores = replay.clean.scores
@@ -113,11 +113,11 @@ def find_circuit(
             f"in {int((~same_end).sum())} pairs the last token differs: that part of the effect needs no head, so the curve "
             "of heads does not begin at 0"
         )
-    say.say(f"{name}: {plan(replay, config)}")
+    say.print(f"{name}: {plan(replay, config)}")
     found = replace(basic, warnings=warnings, **_heads(replay, config, name, say))
     if config.edges:
         found = replace(found, **_edges(replay, config, name, say))
-    with say.working(f"{name}: token edges", replay.n) as advance:
+    with say.bar(f"{name}: token edges", replay.n) as advance:
         return replace(found, token_edges=_token_edges(replay, config, advance))
 
 
@@ -133,11 +133,11 @@ def plan(replay: Replay, config: CircuitConfig) -> str:
     )
 
 
-def _heads(replay: Replay, config: CircuitConfig, name: str, say: Screen) -> dict:
+def _heads(replay: Replay, config: CircuitConfig, name: str, say: Display) -> dict:
     heads = sum(outputs.shape[1] for outputs in replay.clean.outputs)
-    with say.working(f"{name}: patching {heads} heads", 2 * heads * replay.n) as advance:
+    with say.bar(f"{name}: patching {heads} heads", 2 * heads * replay.n) as advance:
         effects = head_effects(replay, config.memory, advance)
-    with say.waiting(f"{name}: the best heads"):
+    with say.status(f"{name}: the best heads"):
         curves = head_curves(replay, effects.importance, config.threshold, config.memory)
     mean = effects.importance.mean(0)  # [layers, heads]
     layers, width = mean.shape
@@ -168,12 +168,12 @@ RANKED = 2000
 """Edges of which the names are saved; the count and the curve are of all."""
 
 
-def _edges(replay: Replay, config: CircuitConfig, name: str, say: Screen) -> dict:
+def _edges(replay: Replay, config: CircuitConfig, name: str, say: Display) -> dict:
     wiring, *_ = edges.wiring_of(replay.model, replay.of_prompts(slice(0, 1)))
     exists = wiring.exists.flatten().to(replay.effect.device)
     chunks = torch.arange(replay.n).split(prompts_at_once(replay, wiring, config.memory))
     scores = []
-    with say.working(f"{name}: attributing {wiring.count:,} edges", replay.n) as advance:
+    with say.bar(f"{name}: attributing {wiring.count:,} edges", replay.n) as advance:
         for chunk in chunks:
             part = replay.of_prompts(chunk)
             _, clean, corrupt = edges.wiring_of(replay.model, part)
@@ -199,7 +199,7 @@ def _edges(replay: Replay, config: CircuitConfig, name: str, say: Screen) -> dic
 
     pooled = flat.mean(0)
     places = ranks(pooled.abs())
-    with say.waiting(f"{name}: the best edges"):
+    with say.status(f"{name}: the best edges"):
         curve, count = pooled_curve(
             replay,
             lambda counts: keeping(places.expand(replay.n, -1), counts),

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from edgewise.circuits.edges import Wiring
 from edgewise.circuits.replay import Replay
-from edgewise.evaluation import numbers_of_row, width_inside_mlps
-from edgewise.resident import most_with
+from edgewise.measure.evaluation import numbers_of_row, width_inside_mlps
+from edgewise.measure.memory import most_with
 
 
 def bytes_per_row(replay: Replay) -> int:

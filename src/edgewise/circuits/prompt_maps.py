@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from edgewise.attention.tap import tap
-from edgewise.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.gating.tap import tap
 from edgewise.tasks import Task
 
 STEM = "prompt-maps"

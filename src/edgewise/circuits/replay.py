@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
-from edgewise.attention.edge_gate import gates_of
-from edgewise.attention.tap import Edit, tap
-from edgewise.errors import EdgewiseError
-from edgewise.model.adapter import decoder_layers
+from edgewise.core.errors import EdgewiseError
+from edgewise.gating.edge_gate import gates_of
+from edgewise.gating.tap import Edit, tap
+from edgewise.models.architecture import decoder_layers
 from edgewise.tasks.pairs import Metric, Prompts, score
 
 Hook = Callable[..., Any]

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from edgewise.attention.tap import tap
 from edgewise.circuits.curve import ranks, trace
 from edgewise.circuits.replay import Replay
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
+from edgewise.gating.tap import tap
 
 
 class TokenEdges(NamedTuple):

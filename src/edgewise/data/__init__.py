@@ -12,10 +12,10 @@ of the Hugging Face hub as `name`, `name:config` or `name:config:split` (the spl
 may be empty: `name::test`), or an object of the `datasets` library.
 """
 
-from edgewise.data.rows import IGNORE as IGNORE
-from edgewise.data.rows import Batch as Batch
-from edgewise.data.rows import Data as Data
-from edgewise.data.rows import Rows as Rows
+from edgewise.data.batch import IGNORE as IGNORE
+from edgewise.data.batch import Batch as Batch
+from edgewise.data.batch import Data as Data
+from edgewise.data.batch import Rows as Rows
 from edgewise.data.shipped import shipped_data as shipped_data
 from edgewise.data.split import HELD_OUT_TOKENS as HELD_OUT_TOKENS
 from edgewise.data.split import held_out_only as held_out_only

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from edgewise.data.rows import IGNORE, Batch
-from edgewise.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.data.batch import IGNORE, Batch
 
 if TYPE_CHECKING:
     import datasets

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgewise.core.errors import EdgewiseError
 from edgewise.data.source import Source
-from edgewise.errors import EdgewiseError
 
 if TYPE_CHECKING:
     import datasets

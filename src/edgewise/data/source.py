@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgewise.errors import EdgewiseError, first_line
-from edgewise.model.source import hub_answers
+from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.models.find import hub_answers
 
 if TYPE_CHECKING:  # imported where it is used: it takes seconds
     import datasets

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from edgewise.core.errors import EdgewiseError
+from edgewise.data.batch import Batch, Data
 from edgewise.data.packing import Encoder, PackedRows, fill, pack
-from edgewise.data.rows import Batch, Data
 from edgewise.data.sections import Corpus, Split, digest
 from edgewise.data.source import find, name_of
-from edgewise.errors import EdgewiseError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

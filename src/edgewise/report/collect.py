@@ -17,8 +17,8 @@ from edgewise.circuits.prompt_maps import STEM as PROMPT_MAPS
 from edgewise.circuits.prompt_maps import PromptMaps, in_eight_bits
 from edgewise.circuits.result import FILE as CIRCUIT
 from edgewise.circuits.result import CircuitResult, Found, ModelCircuit
-from edgewise.errors import EdgewiseError, first_line
-from edgewise.figures.head_types import head_type
+from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.maps.head_types import head_type
 from edgewise.tracing.result import FILE as TRACE
 from edgewise.tracing.result import Trace
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from edgewise.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.report.collect import collect
 
 FILE = "report.html"

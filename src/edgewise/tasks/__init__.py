@@ -10,7 +10,7 @@ tasks of them, `own_file` reads the user's, `measure` asks a model (`edgewise ta
 
 from edgewise.tasks.generate import TASKS as TASKS
 from edgewise.tasks.generate import make_task as make_task
-from edgewise.tasks.own_file import read_task as read_task
+from edgewise.tasks.jsonl import read_task as read_task
 from edgewise.tasks.pairs import Metric as Metric
 from edgewise.tasks.pairs import Pair as Pair
 from edgewise.tasks.pairs import Prompts as Prompts

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.tasks.pairs import Pair
 
 Span = tuple[int, int]

@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.pocket import world
 from edgewise.tasks import drafts
 from edgewise.tasks.align import Refused, align, check_fast, encode, places

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import Progress, track
 from torch import Tensor, nn
 
-from edgewise.checkpoint import load, load_tokenizer
-from edgewise.errors import EdgewiseError
-from edgewise.evaluation import evaluating
-from edgewise.model_info import info
+from edgewise.core.errors import EdgewiseError
+from edgewise.measure.evaluation import evaluating
+from edgewise.models.checkpoint import load, load_tokenizer
+from edgewise.models.info import info
 from edgewise.tasks.generate import TASKS, CannotExpress, make_task
-from edgewise.tasks.own_file import read_task
+from edgewise.tasks.jsonl import read_task
 from edgewise.tasks.pairs import Prompts, Task, score
 
 _TOKENS_AT_ONCE = 1024  # logits of a large vocabulary take most of the memory

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 
 Metric = Literal["logit difference", "probability difference"]
 PADDING = 0

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 from edgewise.tasks.align import Refused, Tokens, check_fast, encode
 
 

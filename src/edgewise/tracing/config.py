@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgewise.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from edgewise.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.tracing.result import Node, Trace
 
 SCHEMA_VERSION = 1

@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from edgewise.attention.edge_gate import gate_config
-from edgewise.checkpoint import load, load_tokenizer, name_of
-from edgewise.circuits.screen import Screen
-from edgewise.errors import EdgewiseError
-from edgewise.evaluation import evaluating
+from edgewise.core.console import Display
+from edgewise.core.errors import EdgewiseError
+from edgewise.gating.edge_gate import gate_config
+from edgewise.measure.evaluation import evaluating
+from edgewise.models.checkpoint import load, load_tokenizer, name_of
 from edgewise.tasks.prompt import read_prompt
 from edgewise.tracing.clusters import cluster, origins, strengths
 from edgewise.tracing.config import TraceConfig
-from edgewise.tracing.frozen import Frozen, freeze
 from edgewise.tracing.graph import Graph, Readout, build_graph
+from edgewise.tracing.head_shares import HeadShares, head_shares
 from edgewise.tracing.influence import Pruned, prune
 from edgewise.tracing.intervene import take_away
-from edgewise.tracing.looks import looks
+from edgewise.tracing.linearised import Frozen, freeze
 from edgewise.tracing.memory import plan_graph, plan_shares
 from edgewise.tracing.paths import link_paths, strongest
+from edgewise.tracing.qk_attribution import looks
 from edgewise.tracing.result import HeadLook, Intervention, Link, LinkPaths, Node, Trace
-from edgewise.tracing.shares import HeadShares, head_shares
-from edgewise.transcoder.features import contexts_for, feature_text, promoted_tokens
-from edgewise.transcoder.store import load_transcoder
-from edgewise.transcoder.transcoder import Transcoder
+from edgewise.training.transcoder.features import contexts_for, feature_text, promoted_tokens
+from edgewise.training.transcoder.store import load_transcoder
+from edgewise.training.transcoder.transcoder import Transcoder
 
 _MOST_LOGITS, _LOGIT_SHARE = 10, 0.95
 _MOST_LOOKS, _MOST_PAIRS, _MOST_PATHS = 12, 8, 20
@@ -44,7 +44,7 @@ def trace(
     config: TraceConfig | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    screen: Screen | None = None,
+    display: Display | None = None,
 ) -> Trace:
     """Explain one prediction of a model through its transcoder's features, down to the heads that carry each link.
 
@@ -65,19 +65,19 @@ def trace(
     with torch.no_grad(), evaluating(loaded):
         frozen = freeze(loaded, torch.tensor(read.ids))
         readout = _readout(loaded, frozen, tokenizer, config.logit, name)
-        screen = screen or Screen(quiet=True)
+        display = display or Display(quiet=True)
         plan = plan_graph(frozen, transcoder, readout)
-        screen.say(f"{name}: {plan}")
+        display.print(f"{name}: {plan}")
         plan.check_fits()
-        with screen.waiting("building the graph"):
+        with display.status("building the graph"):
             graph = build_graph(frozen, transcoder, readout)
             pruned = prune(graph, config.nodes, config.edges)
         plan = plan_shares(graph, pruned)
-        screen.say(f"{name}: {plan}")
+        display.print(f"{name}: {plan}")
         plan.check_fits()
-        with screen.working("splitting links over heads", len(pruned.links)) as each:
+        with display.bar("splitting links over heads", len(pruned.links)) as each:
             shares = head_shares(graph, pruned, each)
-        with screen.waiting("what features mean, and what happens without them"):
+        with display.status("what features mean, and what happens without them"):
             found = _collect(loaded, name, graph, pruned, shares, read.tokens, tokenizer, config)
     return replace(found, figures=found.figures | {"seconds": time.monotonic() - began})
 

@@ -15,9 +15,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from edgewise.errors import EdgewiseError
-from edgewise.tracing.frozen import Frozen
-from edgewise.transcoder.transcoder import Transcoder
+from edgewise.core.errors import EdgewiseError
+from edgewise.tracing.linearised import Frozen
+from edgewise.training.transcoder.transcoder import Transcoder
 
 BATCH_BYTES = 256 << 20
 """Of gradients at once."""

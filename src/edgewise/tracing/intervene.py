@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from edgewise.attention.tap import Edit, Passing, tap
 from edgewise.circuits.replay import computing, leaving
-from edgewise.model.adapter import parts_of
+from edgewise.gating.tap import Edit, Passing, tap
+from edgewise.models.architecture import parts_of
 from edgewise.tracing.graph import Graph
 
 _ROWS = 32  # interventions at once

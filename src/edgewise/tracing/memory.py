@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import psutil
 
-from edgewise.errors import EdgewiseError
-from edgewise.resident import most_with
-from edgewise.tracing.frozen import Frozen
+from edgewise.core.errors import EdgewiseError
+from edgewise.measure.memory import most_with
 from edgewise.tracing.graph import BATCH_BYTES, Graph, Readout
+from edgewise.tracing.head_shares import KEPT_BYTES, bytes_of_kept
 from edgewise.tracing.influence import Pruned
-from edgewise.tracing.shares import KEPT_BYTES, bytes_of_kept
-from edgewise.transcoder.transcoder import Transcoder
+from edgewise.tracing.linearised import Frozen
+from edgewise.training.transcoder.transcoder import Transcoder
 
 KEPT = 0.17
 """Share of the active features that pruning leaves, `pocket`'s on eight tokens."""

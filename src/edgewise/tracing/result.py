@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from edgewise.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError, first_line
 
 FILE, ARRAYS = "trace.json", "trace.safetensors"
 

@@ -1,0 +1,265 @@
+"""The two row passes of `gate.py`, each fused into one loop for a CPU.
+
+Between the matrix products, gated attention is element-wise work on rows of scores. Written as tensor operations that is
+some twenty trips through memory; here a row is read once, stays in the first-level cache and is written once. The equations
+are those of `gate.py` (`forward_rows`, `backward_rows`), which stay in use on every other device, and the tests hold the
+two equal. float32 and float64 share this code.
+
+Rows are addressed as S[c, r, j]: c counts (batch, key/value head) pairs from `first`, r = g * Q + i runs over the query
+heads g of that group and the Q queries of the block, j over keys.
+"""
+
+import math
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange, types
+from numba.extending import overload
+from torch import Tensor
+
+from edgewise.kernels.equations import Rows
+
+# Not "fast": NaN and infinity must come out as they went in. Only the order of sums is free, so that loops vectorise. For
+# the same reason divisions below follow numpy: Python's check for zero would keep a loop scalar, and six times as slow.
+_MATH = {"contract", "reassoc", "arcp", "nsz"}
+_HIDDEN = -1e30  # stands for minus infinity; exp of it is exactly 0
+_SATURATED = 40.0  # sigmoid(40) is 1 in double precision; a square of exp(40) still fits in single
+
+
+def _exp(x):
+    return math.exp(x)
+
+
+@overload(_exp)
+def _exp_by_type(x):
+    """exp in double precision from libm; in single precision as 2^n times a polynomial, which vectorises (error < 2e-7)."""
+    if x != types.float32:
+        return lambda x: math.exp(x)
+
+    def exp32(x):
+        y = np.float32(88.0) if x > np.float32(88.0) else x  # in this order NaN stays NaN
+        if y < np.float32(-87.0):
+            y = np.float32(-87.0)
+        n = np.floor(y * np.float32(1.4426950408889634) + np.float32(0.5))
+        # ln 2 in two parts, so that y - n ln 2 loses no digits
+        f = (y - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)
+        p = np.float32(1 / 5040)
+        p = p * f + np.float32(1 / 720)
+        p = p * f + np.float32(1 / 120)
+        p = p * f + np.float32(1 / 24)
+        p = p * f + np.float32(1 / 6)
+        p = p * f + np.float32(0.5)
+        p = p * f + np.float32(1)
+        p = p * f + np.float32(1)
+        power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+        if x < np.float32(-87.0):
+            return np.float32(0)
+        return p * power
+
+    return exp32
+
+
+@njit
+def _mix(x):
+    x = np.uint32(x ^ (x >> np.uint32(16)))
+    x = np.uint32(x * np.uint32(0x7FEB352D))
+    return np.uint32(x ^ (x >> np.uint32(15)))
+
+
+@njit
+def _uniform(key0, key1, j):
+    """u of (row, key j), in (0, 1): the same bits as `gate.noise`."""
+    x = _mix(np.uint32(key0 + np.uint32(np.uint32(j) * np.uint32(0x9E3779B9))))
+    x = np.uint32(np.uint32(x + key1) * np.uint32(0x846CA68B))
+    x = np.uint32(x ^ (x >> np.uint32(16)))
+    # 23 bits and a half, so that every value is exact in float32 and neither 0 nor 1
+    return np.float32(np.int32(x >> np.uint32(9))) * np.float32(2.0**-23) + np.float32(2.0**-24)
+
+
+@njit(fastmath={"nnan", "nsz"})
+def _row_max(s, n):
+    m = s[0]
+    for j in range(1, n):
+        m = max(m, s[j])
+    return m
+
+
+@njit
+def _hide(s, n, allowed):
+    for j in range(n):
+        if not allowed[j]:
+            s[j] = _HIDDEN
+
+
+@njit
+def _hide_up_to_a_whole_vector(s, last, J):
+    """Where loops over a row may end. What a vector loop leaves to a scalar one is the slowest part of a short row."""
+    end = min(J, -(-last // 32) * 32)
+    for j in range(last, end):
+        s[j] = _HIDDEN
+    return end
+
+
+@njit
+def _resting(s, last):
+    """The first key in sight, -1 if it is the query's own, which is the last in sight."""
+    hidden = s.dtype.type(_HIDDEN)
+    j, own = 0, last - 1
+    while j < own and s[j] == hidden:
+        j += 1
+    while j < own and s[own] == hidden:
+        own -= 1
+    return j if j < own else -1
+
+
+@njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
+def _forward_rows(
+    S, lse, edges, opened, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset, sinks
+):
+    """S becomes M * P. Writes lse, sum_j pi and sum_j M of each row."""
+    C, R, J = S.shape
+    Q = R // groups
+    real = S.dtype.type
+    zero, one = real(0), real(1)
+    for cr in prange(C * R):
+        c, r = cr // R, cr % R
+        batch, head = (first + c) // kv_heads, ((first + c) % kv_heads) * groups + r // Q
+        i = i0 + r % Q
+        s = S[c, r]
+        last = min(J, i + offset + 1)
+        if has_mask:
+            _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
+        end = _hide_up_to_a_whole_vector(s, last, J)
+        m = _row_max(s, end)
+        total = zero
+        for j in range(end):
+            total += _exp(s[j] - m)
+        row_lse = m + math.log(total)
+        if m == real(_HIDDEN):  # nothing to see: a padded query
+            row_lse = zero
+        if not sinks:
+            rest = _resting(s, last)
+            if rest >= 0:
+                s[rest] = _HIDDEN  # from the gate, not from the softmax
+        threshold = real(kappa * row_lse - b[head])  # z = s - threshold
+        key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
+        row_edges, row_open = zero, zero
+        for j in range(end):
+            p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
+            u = real(_uniform(key0, key1, j))
+            is_open = u * (one + E) > one if sample else s[j] > threshold
+            open_ = one if is_open else zero
+            row_edges += E / (one + E)
+            row_open += open_
+            s[j] = p * open_
+        for j in range(end, J):
+            s[j] = zero
+        lse[c, r], edges[c, r], opened[c, r] = row_lse, row_edges, row_open
+
+
+@njit(fastmath=_MATH, error_model="numpy")
+def _dz(p, E, u, G, c):
+    """P g (1 - g) G, the straight-through gradient, and c pi (1 - pi), that of the expected edges."""
+    one = type(p)(1)
+    half_open = one / (one - u + u * E)
+    closed = one / (one + E)
+    return p * G * (u * E * half_open) * ((one - u) * half_open) + c * (E * closed) * closed
+
+
+@njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
+def _backward_rows(
+    S,
+    G,
+    lse,
+    D,
+    dedges,
+    db,
+    b,
+    kappa,
+    keys,
+    sample,
+    mask,
+    has_mask,
+    first,
+    groups,
+    kv_heads,
+    i0,
+    offset,
+    sinks,
+):
+    """S becomes M * P (for dV), G = dO V^T becomes dS; db receives sum_j dz of each row."""
+    C, R, J = S.shape
+    Q = R // groups
+    real = S.dtype.type
+    zero, one = real(0), real(1)
+    slope = real(kappa)
+    for cr in prange(C * R):
+        c, r = cr // R, cr % R
+        batch, head = (first + c) // kv_heads, ((first + c) % kv_heads) * groups + r // Q
+        i = i0 + r % Q
+        s, g = S[c, r], G[c, r]
+        last = min(J, i + offset + 1)
+        if has_mask:
+            _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
+        end = _hide_up_to_a_whole_vector(s, last, J)
+        row_lse, row_D, row_c = lse[c, r], D[c, r], dedges[c, r]
+        threshold = real(kappa * row_lse - b[head])
+        rest, p_rest = -1, zero
+        if not sinks:
+            rest = _resting(s, last)
+            if rest >= 0:
+                p_rest = _exp(s[rest] - row_lse)
+                s[rest] = _HIDDEN
+        key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
+        sum_dz = zero
+        for j in range(end):
+            p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
+            u = real(_uniform(key0, key1, j)) if sample else real(0.5)
+            is_open = u * (one + E) > one if sample else s[j] > threshold
+            dz = _dz(p, E, u, g[j], row_c)
+            sum_dz += dz
+            g[j] = p * ((g[j] if is_open else zero) - row_D) + dz
+            s[j] = p if is_open else -p  # the sign keeps M until the row's sum is known
+        for j in range(end):
+            g[j] -= slope * sum_dz * abs(s[j])
+            s[j] = max(s[j], zero)
+        if rest >= 0:  # it has M = 0 and no dz, but its weight takes from the others'
+            g[rest] = -p_rest * (row_D + slope * sum_dz)
+        for j in range(end, J):
+            s[j] = zero
+            g[j] = zero
+        db[c, r] = sum_dz
+
+
+# The first parallel call starts numba's pool, which resets the thread count of the whole process. Start it here and put back
+# what the user had chosen.
+_threads = torch.get_num_threads()
+numba.set_num_threads(1)
+torch.set_num_threads(_threads)
+
+_NO_MASK = np.ones((1, 1, 1, 1), dtype=np.bool_)
+
+
+def _arguments(S: Tensor, rows: Rows) -> tuple:
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # pyright: ignore
+    kappa = np.array(rows.kappa, dtype=S.numpy().dtype)[()]
+    mask = _NO_MASK if rows.mask is None else rows.mask.numpy()
+    b = rows.b.detach().clone().numpy()  # numpy holds on to memory, which FSDP wants to free
+    return (b, kappa, rows.keys.numpy(), rows.sample, mask, rows.mask is not None,
+            rows.first, rows.groups, rows.kv_heads, rows.i0, rows.offset, rows.sinks)  # fmt: skip
+
+
+def forward(S: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """`gate.forward_rows` in one loop."""
+    lse, edges, opened = (S.new_empty(S.shape[:2]) for _ in range(3))
+    _forward_rows(S.numpy(), lse.numpy(), edges.numpy(), opened.numpy(), *_arguments(S, rows))
+    return lse, edges, opened
+
+
+def backward(S: Tensor, G: Tensor, lse: Tensor, D: Tensor, c: Tensor, rows: Rows) -> Tensor:
+    """`gate.backward_rows` in one loop."""
+    db = S.new_empty(S.shape[:2])
+    lse, D, c = lse.contiguous(), D.contiguous(), c.contiguous()
+    _backward_rows(S.numpy(), G.numpy(), lse.numpy(), D.numpy(), c.numpy(), db.numpy(), *_arguments(S, rows))
+    return db

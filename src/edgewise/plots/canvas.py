@@ -1,0 +1,148 @@
+"""Drawing in points from the top left corner of one pair of axes: what figures that place everything themselves share.
+
+Nothing is measured with a renderer, so that a picture does not depend on one: widths of texts come from the font.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.ft2font import LoadFlags
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from edgewise.plots.style import BLUES, Picture, visible
+
+EDGE, PAD, GAP = 3.0, 8.0, 5.0
+"""Points: around the figure, inside a panel, between maps."""
+TITLE, SMALL = 9.0, 6.5
+"""Type sizes."""
+BOLD = 1.15
+"""How much wider bold type is."""
+DOTS = 200 / 72
+"""Of a PNG, to the point: a map with more cells than dots would lose lines."""
+INK, GREY, LINE, BACK = "#222222", "#444444", "#a5adb8", "#f5f7fa"
+_LEFT_TO_RIGHT = "\u200e"
+
+
+def canvas(width: float, height: float) -> tuple[Picture, Axes]:
+    """A figure of so many points and its axes, which count them from the top left."""
+    figure = Picture(figsize=(width / 72, height / 72))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
+    axes.axis("off")
+    return figure, axes
+
+
+def draw_frame(axes: Axes, left: float, top: float, wide: float, tall: float) -> None:
+    """The rounded panel behind the maps of a model."""
+    look = {"facecolor": BACK, "edgecolor": LINE, "linewidth": 0.8}
+    shape = "round,pad=0,rounding_size=6"
+    axes.add_patch(FancyBboxPatch((left, top), wide, tall, boxstyle=shape, **look))
+
+
+# ---------------------------------------------------------------------------------------------------------------- maps
+
+
+def draw_map(axes: Axes, weights: np.ndarray, x: float, y: float, side: float) -> None:
+    """An image, in which a cell is several dots, so that viewers that smooth images do not blur it."""
+    cells = np.tril(weights)
+    by = pooled(len(cells), side)
+    if by > 1:
+        cells = np.pad(cells, (0, -len(cells) % by))
+        cells = cells.reshape(len(cells) // by, by, -1, by).max((1, 3))
+    image = BLUES(np.clip(cells, 0, 1), bytes=True)[..., :3]
+    times = max(1, 128 // len(cells))
+    image = image.repeat(times, 0).repeat(times, 1)
+    axes.imshow(image, extent=(x, x + side, y + side, y), aspect="auto", interpolation="none", zorder=2)
+
+
+def draw_squares(
+    axes: Axes, corners: Sequence[tuple[float, float]], side: float, colour: str, width: float
+) -> None:
+    squares = [Rectangle(corner, side, side) for corner in corners]
+    axes.add_collection(
+        PatchCollection(squares, facecolor="none", edgecolor=colour, linewidth=width, zorder=3), autolim=False
+    )
+
+
+def pooled(t: int, side: float) -> int:
+    """How many cells a side share a dot, of which the darkest is shown."""
+    return math.ceil(t / (side * DOTS))
+
+
+# --------------------------------------------------------------------------------------------------------------- words
+
+
+def titles(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    """Names as a paper would print them: GPT2 and Sparse GPT2."""
+    short = [re.sub("^gpt", "GPT", Path(name).name or name) for name in names]
+    dense = [name for name, kind in zip(short, kinds, strict=True) if kind == "dense"]
+    if len(kinds) == 2 and len(dense) == 1:
+        return [dense[0] if kind == "dense" else f"Sparse {dense[0]}" for kind in kinds]
+    own = [
+        name if kind == "dense" else f"Sparse {re.sub('[-_]?sparse$', '', name) or name}"
+        for name, kind in zip(short, kinds, strict=True)
+    ]
+    return own if len({*own}) == len(own) else list(names)
+
+
+def percent(share: float) -> str:
+    """A measured share, never rounded to nothing or to everything."""
+    if 0 < share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1 - 1e-9 else f"{share:.0%}"
+
+
+def draw_text(axes: Axes, x: float, y: float, text: str, size: float, **kwargs) -> None:
+    axes.text(x, y, text, fontsize=size, zorder=5, **kwargs)
+
+
+def draw_paragraph(axes: Axes, x: float, top: float, lines: list[str]) -> None:
+    """Each line by itself: within one text, a tall character would push the next ones down."""
+    for place, line in enumerate(lines):
+        draw_text(axes, x, top + (1.35 * place + 1) * SMALL, line, SMALL, color=GREY)
+
+
+def fitted(text: str, room: float, size: float) -> str:
+    """As much of a text as fits into so many points, made visible."""
+    return next(t for n in range(60, 0, -1) if size * ems(t := visible(text, n)) <= room or n == 1)
+
+
+def wrap(text: str, room: float, size: float) -> list[str]:
+    """Lines that fit into so many points; a word that does not is cut."""
+    lines, line = [], ""
+    for piece in re.findall(r"[^ ]* *", text):
+        while size * ems(line + piece.rstrip()) > room and line + piece:
+            if not line:
+                fits = max(n for n in range(1, len(piece) + 1) if n == 1 or size * ems(piece[:n]) <= room)
+                line, piece = piece[:fits], piece[fits:]
+            lines.append(line.rstrip(" "))
+            line = ""
+        line += piece
+    lines = [line for line in (*lines, line.rstrip(" ")) if line] or [""]
+    # a line that begins with Hebrew or Arabic would be set from the right as a whole
+    return [
+        _LEFT_TO_RIGHT * any(unicodedata.bidirectional(c) in ("R", "AL") for c in line) + line
+        for line in lines
+    ]
+
+
+def ems(text: str) -> float:
+    """How wide a text is, in units of its size."""
+    return sum(map(_advance, text))
+
+
+@cache
+def _advance(character: str) -> float:
+    font = get_font(findfont("DejaVu Sans"))
+    font.set_size(100, 72)
+    if not font.get_char_index(ord(character)):
+        return 1.1  # a box stands for it
+    advance = font.load_char(ord(character), LoadFlags.NO_HINTING).linearHoriAdvance / 65536 / 100
+    return 1.03 * advance  # on a display, letters are moved to whole dots

@@ -1,0 +1,80 @@
+"""The picture of a run: density, pressure and held-out loss over tokens."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from edgewise.plots.style import COLUMN, SPARSE, TARGET, model_name, picture, save_figure
+
+
+def draw_run(folder: Path) -> Path:
+    """Write `run.svg`, `run.pdf` and `run.png` from a run's log.jsonl and summary.json; gives the last."""
+    return save_figure(run_figure(folder), folder / "run")[-1]
+
+
+def run_figure(folder: Path) -> Figure:
+    """What was removed, how hard it was pressed, what it cost: three panels over the same tokens."""
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    steps = [line for line in lines if "expected_density" in line]
+    checks = [line for line in lines if "held_out_ce" in line]
+    title = f"Post-training of {model_name(str(summary['model']))}: {summary['density']:.2%} of edges left"
+    caption = (
+        f"Recipe {summary['recipe']}, seed {summary['seed']}. Held-out loss in nats per token; the target is the dense "
+        f"model's {summary['dense_ce']:.3f} + {summary['margin']:g}."
+    )
+    # checks on the way see a part of the held-out text; only their distance from the dense model compares with the end
+    losses = [summary["dense_ce"] + line["delta_ce"] for line in checks]
+    # the first checks may be far above, and would hide whether the target is met
+    highest = sorted(losses)[int(0.8 * (len(checks) - 1))]
+    top = summary["dense_ce"] + max(4 * summary["margin"], 1.2 * (highest - summary["dense_ce"]))
+    if max(losses) > top:
+        caption += f" The highest, {max(losses):.3f}, is above the picture."
+    with picture(COLUMN, 4.2, title, caption) as figure:
+        density, pressure, loss = figure.subplots(3, 1, sharex=True)
+
+        expected = [line["expected_density"] for line in steps]
+        density.plot(
+            _millions(steps), expected, color=SPARSE, alpha=0.35, lw=0.8, label="expected, training text"
+        )
+        opened = [line["density"] for line in checks]
+        density.plot(
+            _millions(checks), opened, color=SPARSE, marker=".", ms=3, lw=1.2, label="open, held-out text"
+        )
+        _logarithmic(density, [*expected, *opened], lambda y: f"{100 * y:g} %")
+        density.legend(loc="best")
+        density.set_title("edges left")
+
+        betas = [line["beta"] for line in steps]
+        pressure.plot(_millions(steps), betas, color=SPARSE, lw=1)
+        _logarithmic(pressure, betas, lambda y: f"{y:g}")
+        pressure.set_title("regularisation strength β")
+
+        loss.plot(_millions(checks), losses, color=SPARSE, marker=".", ms=3, lw=1.2)
+        allowed = summary["dense_ce"] + summary["margin"]
+        loss.axhline(allowed, color=TARGET, ls="--", lw=0.8)
+        loss.set_ylim(summary["dense_ce"] - 2 * summary["margin"], top)
+        loss.set_title("held-out loss (dashed: target)")
+        loss.set_xlabel("million tokens")
+        for axes in (density, pressure, loss):
+            axes.grid(alpha=0.2, lw=0.5)
+    return figure
+
+
+def _logarithmic(axes: Axes, values: Sequence[float], text: Callable[[float], str]) -> None:
+    """A logarithmic axis with plain numbers, also between powers of ten if there are few of them."""
+    axes.set_yscale("log")
+    span = max(values, default=1) / min((x for x in values if x > 0), default=1)
+    locator = MaxNLocator(4) if span < 3 else LogLocator(subs=(1, 2, 5) if span < 50 else (1,))
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: text(y)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _millions(lines: list[dict[str, Any]]) -> list[float]:
+    return [line["tokens"] / 1e6 for line in lines]

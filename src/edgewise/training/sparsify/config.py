@@ -1,0 +1,291 @@
+"""What can be asked of a run: one dataclass is the API, the command line and its help."""
+
+import math
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from edgewise.core.errors import EdgewiseError
+
+if TYPE_CHECKING:
+    from edgewise.gating.config import GateConfig  # imports torch, which `--help` need not wait for
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How edges are removed. Each choice of the default is measured in docs/posttraining.md."""
+
+    gate: str
+    b: float
+    """Where the gate's offset starts, or stays if it is not learned."""
+    b_end: float | None
+    """No gate's offset may stay above a ceiling that falls from b to this, so that attention spread thin over many keys,
+    which no pressure near the threshold reaches, has to give way."""
+    closing: int
+    """Steps in which it falls, more where thresholds are slowed. What it closes takes as long to make up for: a run of less
+    than twice as many steps goes without."""
+    rest: bool
+    """Whether to attend to nothing has a value of its own, which is learned."""
+    sampled: bool
+    """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
+    distilled: bool
+    """Fit the dense model's distribution instead of the next token."""
+    paired: bool
+    """Compare with the dense model on the same batch instead of with a fixed number."""
+    relative_pressure: bool
+    """Press on the logarithm of the density instead of the density."""
+    hold: float
+    """Share of the run in which the multiplier may not fall below `held`: edges go first, then the loss comes back. A
+    multiplier that yields at once never gets past what hurts at first. Afterwards it may fall little by little, to the floor
+    at the end: one that falls faster lets edges back in."""
+    held: float
+    """In margins: half the loss that may be given up buys half the pressure."""
+    beta: float
+    """The multiplier's start, in margins."""
+    floor: float
+    """Its least value, in margins."""
+    ceiling: float
+    """Its largest value, in margins."""
+    speed: float
+    """Largest relative change of its level in one step."""
+    swing: float
+    """And in the whole run, in powers of e: what comes of a change is seen late where weights follow slowly."""
+    lead: float
+    """By how many powers of e it answers at once to all the room there could be, or to none: damps its swings."""
+    learning_rate: float
+    threshold_rate: float
+    """Learning rate of the gates' thresholds b."""
+    warmup: int
+    """Steps."""
+    decay: float
+    """Share of the run over which the rates fall to zero."""
+    averaged: float
+    """Share of the run that the twin is an average of, 0 for the weights of its last step. At a rate that gets anywhere in a
+    pretrained model, a step's noise alone costs more than the margin; the average has little of it, and the multiplier goes
+    by what the average loses on held-out text. Not with FSDP."""
+    rows: int
+    """Rows to a step, over all machines."""
+
+
+RECIPES = {
+    "edgewise": Recipe(
+        gate="relative",
+        b=7.0,
+        b_end=3.0,
+        closing=400,
+        rest=False,
+        sampled=False,
+        distilled=True,
+        paired=True,
+        relative_pressure=True,
+        hold=0.6,
+        held=5.0,
+        beta=5.0,
+        floor=0.3,
+        ceiling=100.0,
+        speed=0.03,
+        swing=math.inf,
+        lead=0.0,
+        learning_rate=1e-3,
+        threshold_rate=0.1,
+        warmup=50,
+        decay=0.6,
+        averaged=0.0,
+        rows=16,
+    ),
+    "paper": Recipe(
+        gate="score",
+        b=2.0,
+        b_end=None,
+        closing=1,
+        rest=False,
+        sampled=True,
+        distilled=False,
+        paired=False,
+        relative_pressure=False,
+        hold=0.0,
+        held=0.0,
+        beta=10.0,
+        floor=0.1,
+        ceiling=1e6,
+        speed=0.02,
+        swing=math.inf,
+        lead=0.0,
+        learning_rate=1e-3,
+        threshold_rate=0.0,
+        warmup=50,
+        decay=0.5,
+        averaged=0.0,
+        rows=16,
+    ),
+}
+SMALL = 5_000_000
+"""Parameters of a model that bears the recipe as it is."""
+PRETRAINED = {
+    "edgewise": replace(
+        RECIPES["edgewise"],
+        b_end=None,
+        rest=True,
+        hold=1.0,
+        held=0.5,
+        beta=2.0,
+        floor=0.1,
+        ceiling=3.0,
+        swing=16.0,
+        lead=1.0,
+        decay=0.3,
+        averaged=0.05,
+    ),
+    "paper": RECIPES["paper"],
+}
+"""For larger models. Their weights follow so slowly that what high pressure takes away does not come back: so it stays low,
+and moves slowly. But not too low: with the loss at the margin, a factor of e in density is worth 1.6 margins (stories15M),
+and much less pressure than that lets back edges which training would have made up for. Nor does a ceiling on b let
+attention back that they need spread thin."""
+
+
+def recipe_for(name: str, parameters: int) -> Recipe:
+    """The recipe for a model of a size."""
+    return (RECIPES if parameters <= SMALL else PRETRAINED)[name]
+
+
+DEFAULT_MINUTES = 15.0
+DEFAULT_MARGIN = 0.01
+LONGEST_CONTEXT = 1024
+"""Tokens to a row, where --context says nothing and the model could take more."""
+_SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
+
+
+def count(text: str) -> int:
+    """200M, 1.5B, 40_000: a number of tokens."""
+    found = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([KMB]?)", text.strip().upper())
+    if not found:
+        raise EdgewiseError(f"{text!r} is no number of tokens; write 500K, 200M or 1.5B")
+    return round(float(found[1].replace("_", "")) * _SUFFIX[found[2]])
+
+
+@dataclass(frozen=True)
+class SparsifyConfig:
+    """A run of post-training. Without --tokens, --minutes or --density it takes 15 minutes."""
+
+    out: Path = Path("runs/sparse")
+    """Folder for the twin, summary.json, log.jsonl, the picture of the run and its snapshots."""
+    recipe: Literal["edgewise", "paper"] = "edgewise"
+    """How edges are removed: `edgewise`, or the `paper`'s own way (score gate, sampled, fixed target, no distillation)."""
+    tokens: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
+    """Stop after so many tokens: 500K, 200M, 1.5B."""
+    minutes: float | None = None
+    """Stop after so many minutes: a step is measured first, and the schedule is fitted to them."""
+    density: float | None = None
+    """Stop when held-out density is at most this share of edges (0.02 is 2 %) and the loss is kept. Once so few are left,
+    the pressure is let go, and the loss comes back sooner."""
+    margin: float | None = None
+    """By how much the twin's loss may exceed the dense model's, in nats per token: 0.01 if not given."""
+    seed: int = 0
+    """Seed of the order of data and of the gates' noise."""
+    gate: Literal["relative", "score"] | None = None
+    """Another gate than the recipe's."""
+    b: float | None = None
+    """Another start for the gate's offset than the recipe's."""
+    sinks: bool = True
+    """Whether edges to a text's first token may stay. Many pretrained models rest there when there is nothing to look at:
+    --no-sinks closes all of these edges at once, and such a model learns to attend to nothing instead."""
+    lr: float | None = None
+    """Another highest learning rate than the usual one: 1e-3 for models of up to 5M parameters, 5e-5 for larger ones, 2e-4
+    for their adapters or attention alone."""
+    context: int | None = None
+    """Tokens to a row; the model's own context (at most 1024) if not given."""
+    rows: int | None = None
+    """Rows to a step, over all processes."""
+    accumulate: int = 1
+    """Compute a step's gradient in so many parts, to save memory."""
+    alone: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
+    """Begin with each layer's attention by itself, for so many of the run's tokens: cheaper. Rows are gone over four times
+    and count each time. For pretrained models."""
+    only_attention: bool = False
+    """Train only attention's own weights, or adapters of these: MLPs, norms and embeddings stay the dense model's. A step is
+    cheaper, and a pretrained model bears a higher --lr."""
+    lora: int | None = None
+    """Train LoRA adapters of this rank instead of all weights (needs peft). At the end they are merged into the twin, and
+    saved as adapters/ too: the same twin, for every command, in a small part of the space."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """`bf16` computes matrix products in bfloat16 (autocast); weights and gates stay in float32."""
+    valid: tuple[str, ...] | None = None
+    """Held-out data; a part of --data that is never trained on if not given."""
+    controls: bool = False
+    """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training. Takes
+    several times as long as the run."""
+    resume: bool = False
+    """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density, --margin and --lr may be new."""
+    save_minutes: float = 5.0
+    """Minutes between snapshots."""
+    track: Literal["tensorboard", "wandb", "trackio"] | None = None
+    """Also log to this tracker, through accelerate."""
+    plan: bool = False
+    """Only say what this and the other stages would cost, from the model's config: no weights are loaded, nothing is run."""
+
+    def __post_init__(self) -> None:
+        wrong = {
+            "--tokens": self.tokens is not None and self.token_limit == 0,
+            "--minutes": self.minutes is not None and not self.minutes > 0,
+            "--density": self.density is not None and not 0 < self.density < 1,
+            "--margin": self.margin is not None and not self.margin > 0,
+            "--lr": self.lr is not None and not self.lr > 0,
+            "--context": self.context is not None and self.context < 2,
+            "--rows": self.rows is not None and self.rows < 1,
+            "--accumulate": self.accumulate < 1,
+            "--alone": self.alone is not None and self.alone_tokens == 0,
+            "--lora": self.lora is not None and self.lora < 1,
+            "--save-minutes": not self.save_minutes >= 0,
+        }
+        for flag in [flag for flag, is_wrong in wrong.items() if is_wrong]:
+            value = getattr(self, flag[2:].replace("-", "_"))
+            range_ = "between 0 and 1" if flag == "--density" else "positive"
+            raise EdgewiseError(f"{flag} must be {range_}, not {value}")
+        if self.recipe not in RECIPES:
+            raise EdgewiseError(f"unknown recipe {self.recipe!r}; the recipes are: {', '.join(RECIPES)}")
+
+    @property
+    def allowed(self) -> float:
+        """Nats per token that the twin may lose."""
+        return DEFAULT_MARGIN if self.margin is None else self.margin
+
+    @property
+    def token_limit(self) -> int | None:
+        return None if self.tokens is None else count(str(self.tokens))
+
+    @property
+    def alone_tokens(self) -> int:
+        return 0 if self.alone is None else count(str(self.alone))
+
+    @property
+    def minute_limit(self) -> float | None:
+        asked = (self.minutes, self.tokens, self.density)
+        return DEFAULT_MINUTES if asked == (None, None, None) else self.minutes
+
+    @property
+    def gate_config(self) -> "GateConfig":
+        from edgewise.gating.config import GateConfig
+
+        kind = self.gate or RECIPES[self.recipe].gate
+        usual = {recipe.gate: recipe.b for recipe in RECIPES.values()}
+        return GateConfig(kind, usual[kind] if self.b is None else self.b, self.sinks)
+
+
+MAY_BE_NEW = ("tokens", "minutes", "density", "margin", "lr")
+"""What a resumed run may change."""
+NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", "plan", *MAY_BE_NEW)
+
+
+def changed(begun: dict, now: SparsifyConfig) -> list[str]:
+    """Settings that a resumed run was given and that differ from those it began with."""
+    default = SparsifyConfig()
+    return [
+        f"--{field.name.replace('_', '-')}"
+        for field in fields(now)
+        if field.name not in NOT_SETTINGS
+        and getattr(now, field.name) not in (begun.get(field.name), getattr(default, field.name))
+    ]

@@ -1,0 +1,68 @@
+"""summary.json: what a run did, in figures."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from edgewise.measure.evaluation import Measured
+from edgewise.models.host import GATE_KEY
+from edgewise.pocket import evaluate as pocket_evaluate
+
+if TYPE_CHECKING:
+    from edgewise.training.sparsify.run import Run
+
+
+def summarize(
+    run: "Run", name: str, dense: Measured, twin: Measured, weights: dict[str, Tensor], stopped: str
+) -> dict[str, Any]:
+    """All figures of a finished run. Losses are held-out, gates deterministic."""
+    config, gate = run.config, run.gate
+    return {
+        "model": name,
+        "recipe": config.recipe,
+        "gate": asdict(gate),
+        "seed": config.seed,
+        "margin": config.allowed,
+        "stopped": stopped,
+        "dense_ce": dense.ce,
+        "sparse_ce": twin.ce,
+        "delta_ce": twin.ce - dense.ce,
+        "density": twin.density,
+        "edges_per_query": twin.edges_per_query,
+        "heads_closed": twin.heads_closed,
+        "heads": twin.density_per_head.numel(),
+        "tokens": run.tokens,
+        "steps": run.step_number,
+        "seconds": round(run.seconds, 3),
+        "tasks": tasks(name, run),
+        "density_per_head": twin.density_per_head.tolist(),
+        "edges_per_query_per_head": twin.edges_per_query_per_head.tolist(),
+        "b_per_head": [b.float().tolist() for key, b in weights.items() if key.endswith(f"{GATE_KEY}b")],
+        "settings": {
+            "data": run.data.train.name,
+            "context": run.data.train.context,
+            "rows": run.rows,
+            "learning_rate": run.rates[0],
+            "lora": config.lora,
+            "only_attention": config.only_attention,
+            "precision": config.precision,
+            "processes": run.accelerator.num_processes,
+        },
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
+def tasks(name: str, run: "Run") -> dict[str, dict[str, float]]:
+    """What the shipped models can do, before and after; empty for others."""
+    if name not in ("pocket", "pocket-addition"):
+        return {}
+
+    def scores(model: nn.Module) -> dict[str, float]:
+        if name == "pocket-addition":
+            return pocket_evaluate.measure_addition(model)
+        return pocket_evaluate.measure(model, 500)
+
+    return {"dense": scores(run.dense), "sparse": scores(run.model)}
