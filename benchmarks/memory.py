@@ -72,7 +72,7 @@ def main(asked: Memory) -> None:
     )
     with tempfile.TemporaryDirectory() as place:
         out = Path(place)
-        small = ["--rows", str(asked.rows), "--tokens", tokens]
+        small = ["--batch-size", str(asked.rows), "--tokens", tokens]
         stages = [
             ("sparsify", asked.model, *rows, *small, *lora, "--out", f"{out}/twin"),
             ("eval", asked.model, *rows, "--tokens", "4096"),

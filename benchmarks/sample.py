@@ -39,7 +39,7 @@ class Sample:
     rows: int = 512
     """Samples made together."""
     seed: int = 0
-    precision: Literal["float32", "bf16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     """`bf16` is faster on processors that have it. The text is then a rounded model's: near enough to train on."""
     words: int | None = None
     """Draw only from so many tokens, those that the model gives most probability to in a few first samples. A model whose
@@ -116,7 +116,7 @@ def _place(weights: Tensor) -> Tensor:  # [rows, n] -> [rows, 1]
 @torch.no_grad()
 def main(asked: Sample) -> None:
     tokenizer = AutoTokenizer.from_pretrained(asked.model)
-    dtype = torch.bfloat16 if asked.precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if asked.dtype == "bfloat16" else torch.float32
     # for one query at a time, plain products are faster than torch's attention
     model = AutoModelForCausalLM.from_pretrained(asked.model, dtype=dtype, attn_implementation="eager").eval()
     context = model.config.max_position_embeddings

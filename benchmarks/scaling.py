@@ -127,7 +127,13 @@ def a_row(shapes: dict[str, Shape]) -> str:
     for name, shape, T in cases(shapes):
         alone = memory.sparsify(shape, Setup(T, 1, bf16=True))
         sharded = memory.sparsify(shape, Setup(T, 1, bf16=True, sharded=True, checkpointing=True))
-        parts = (alone.activations, sharded.activations, alone.logits, sharded.logits, alone.masks)
+        parts = (
+            alone.activations,
+            sharded.activations,
+            alone.logits,
+            sharded.logits,
+            alone.masks,
+        )
         rows.append([name, f"{T:,}", *map(gigabytes, parts)])
     head = ["GB", "context", "activations", "with checkpointing", "logits at most", "logits, FSDP", "masks"]
     return table(head, rows)
@@ -150,7 +156,7 @@ def post_training(shapes: dict[str, Shape]) -> str:
     rows = []
     for name, shape, T in cases(shapes):
         layout, adapters, changed = (
-            smallest_layout(shape, setup, RECIPE.rows, 1, H100)
+            smallest_layout(shape, setup, RECIPE.batch_size, 1, H100)
             for setup in (Setup(T, 16), Setup(T, 16, lora=16), Setup(T, 16, ideal=True))
         )
         work, lora = cost(shape, None, layout, T), cost(shape, 16, adapters, T)
@@ -167,7 +173,7 @@ def obstacles(shapes: dict[str, Shape]) -> str:
     rows = [
         [name, f"{T:,}", in_the_way(shape, Setup(T, 16), H100)]
         for name, shape, T in cases(shapes)
-        if smallest_layout(shape, Setup(T, 16), RECIPE.rows, 1, H100) is None
+        if smallest_layout(shape, Setup(T, 16), RECIPE.batch_size, 1, H100) is None
     ]
     return table(["", "context", "in the way"], rows)
 

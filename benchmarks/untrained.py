@@ -20,7 +20,7 @@ from edgewise.measure.evaluation import measure
 from edgewise.models.checkpoint import load_tokenizer
 from edgewise.training.sparsify.config import count
 from edgewise.training.sparsify.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
-from edgewise.training.sparsify.null_value import above, at_rest, mean_unattended, rows_to_read
+from edgewise.training.sparsify.null_value import above, mean_unattended, rows_to_read, with_null_values
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def main(asked: Untrained) -> None:
         print(f"| {name} | {density:.2%} | {' | '.join(losses)} |", flush=True)
 
     loss, gate = f"{twin.ce - base:+.4f}", edgewise.gate_config(sparse)
-    row("twin", twin.density, *(("", loss) if gate is not None and gate.rest else (loss, "")))
+    row("twin", twin.density, *(("", loss) if gate is not None and gate.null_value else (loss, "")))
     masks = {name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()}
     masks["random"] = random_mask(twin.density_per_head, asked.context, asked.seed)
     masks |= {f"weights above {least:g}": above(least) for least in THRESHOLDS}
     for name, mask in masks.items():
         both = []
         for means in (None, mean_unattended(dense, others, mask)):
-            with at_rest(dense, means):
+            with with_null_values(dense, means):
                 both.append(measure_masked(dense, mask, rows))
         row(f"{name}, untrained", both[0]["density"], *(f"{each['ce'] - base:+.4f}" for each in both))
 

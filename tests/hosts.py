@@ -38,13 +38,13 @@ def host(kind: str, seed: int = 0) -> PreTrainedModel:
     return HOSTS[kind]().eval()
 
 
-def with_rest(twin: PreTrainedModel) -> PreTrainedModel:
+def with_null_value(twin: PreTrainedModel) -> PreTrainedModel:
     """Let attending to nothing have a value that matters."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for gate in gates_of(twin):
-            assert gate.rest is not None
-            gate.rest.copy_(torch.randn(gate.rest.shape, generator=generator))
+            assert gate.null_value is not None
+            gate.null_value.copy_(torch.randn(gate.null_value.shape, generator=generator))
     return twin
 
 

@@ -57,7 +57,7 @@ def save_llama_and_text(place: Path) -> Path:
 
 def settings(out: Path, steps: int = STEPS, **others) -> edgewise.SparsifyConfig:
     """A snapshot after every step."""
-    asked = {"rows": ROWS, "save_minutes": 0, "tokens": str(steps * ROWS * CONTEXT), **others}
+    asked = {"batch_size": ROWS, "save_minutes": 0, "tokens": str(steps * ROWS * CONTEXT), **others}
     return edgewise.SparsifyConfig(out=out, **asked)
 
 

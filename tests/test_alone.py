@@ -17,9 +17,7 @@ from edgewise.measure.evaluation import cross_entropy, run_model, vocabulary_of
 from edgewise.training.sparsify import (
     controls,
     gradients,
-)
-from edgewise.training.sparsify import (
-    layerwise as alone,
+    layerwise,
 )
 from edgewise.training.sparsify import (
     sampled_softmax as words,
@@ -62,7 +60,7 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
     """Disturb one layer's attention output a little, and compare with the divergence that comes of it."""
     model = edgewise.load(place / kind).double()
     batch = rows_of(place, kind, 64)
-    metrics = alone.fisher_metrics(model, batch, rows=16, seed=0)
+    metrics = layerwise.fisher_metrics(model, batch, rows=16, seed=0)
     asked = (batch.targets != IGNORE).sum()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -82,11 +80,11 @@ def test_gradients_are_those_of_each_layers_own_loss(place, kind):
     run = a_run(place, kind, b=2.0)
     batch = run.data.train.take(ROWS)
     run.density = 0.5
-    cost, _, density = run.compute_gradients(batch, is_alone=True).tolist()
+    cost, _, density = run.compute_gradients(batch, is_layerwise=True).tolist()
     found = {name: p.grad.clone() for name, p in run.inner.named_parameters() if p.grad is not None}
     assert found and all("attn" in name or "attention" in name for name in found)  # and nothing else
     run.optimizer.zero_grad()
-    with torch.no_grad(), alone.recording(run.dense) as seen:
+    with torch.no_grad(), layerwise.recording(run.dense) as seen:
         run_model(run.dense, batch)
     asked = (batch.targets != IGNORE).sum()
     total, edges = torch.zeros(()), torch.zeros(())
@@ -106,18 +104,18 @@ def test_gradients_are_those_of_each_layers_own_loss(place, kind):
 
 def test_open_gates_cost_nothing(place):
     run = a_run(place, b=30.0)
-    run.compute_gradients(run.data.train.take(ROWS), is_alone=True)
-    assert run.compute_gradients(run.data.train.take(ROWS), is_alone=True)[0].item() < 1e-8
+    run.compute_gradients(run.data.train.take(ROWS), is_layerwise=True)
+    assert run.compute_gradients(run.data.train.take(ROWS), is_layerwise=True)[0].item() < 1e-8
 
 
 def test_a_run_begins_alone_and_goes_on_together(place, tmp_path, monkeypatch):
     kinds = []
-    together, by_itself = Gradients._backward_together, Gradients._backward_alone
+    together, by_itself = Gradients._backward_together, Gradients._backward_layerwise
     monkeypatch.setattr(Gradients, "_backward_together", lambda *a: kinds.append("together") or together(*a))
-    monkeypatch.setattr(Gradients, "_backward_alone", lambda *a: kinds.append("alone") or by_itself(*a))
-    monkeypatch.setattr(Run, "measure_step", lambda run, is_alone=False: 0.1)
+    monkeypatch.setattr(Gradients, "_backward_layerwise", lambda *a: kinds.append("alone") or by_itself(*a))
+    monkeypatch.setattr(Run, "measure_step", lambda run, is_layerwise=False: 0.1)
     result = edgewise.sparsify(
-        place / "gpt2", place / "text.txt", settings(tmp_path, alone=str(2 * TOKENS), b=3.0)
+        place / "gpt2", place / "text.txt", settings(tmp_path, layerwise_warmup=str(2 * TOKENS), b=3.0)
     )
     assert kinds == ["alone"] * 2 + ["together"] * (STEPS - 2)
     assert result.summary["steps"] == STEPS
@@ -125,7 +123,7 @@ def test_a_run_begins_alone_and_goes_on_together(place, tmp_path, monkeypatch):
 
 def test_together_begins_afresh(place):
     """Most weights get their first gradient then, the others one of another size: rates warm up again, from no moments."""
-    run = a_run(place, alone=str(20 * TOKENS), b=3.0)
+    run = a_run(place, layerwise_warmup=str(20 * TOKENS), b=3.0)
     run.steps = 1000
     rates = []
     for _ in range(22):
@@ -133,40 +131,40 @@ def test_together_begins_afresh(place):
         rates.append(run.optimizer.param_groups[0]["lr"])
     assert rates[20] == rates[0] < rates[1] == rates[21] < rates[19]
     assert {int(state["step"]) for state in run.optimizer.state.values()} == {2}
-    assert run.multiplier.beta >= run.recipe.beta * run.config.allowed  # held from here on
+    assert run.multiplier.beta >= run.recipe.beta * run.config.loss_tolerance  # held from here on
 
 
 def test_layers_alone_may_yield(place):
-    """The estimate means nothing far beyond the margin, so no pressure is held against it, and no offset is forced down."""
-    run = a_run(place, alone=str(40 * TOKENS), b=1.0)
+    """The estimate means nothing far beyond the tolerance, so no pressure is held against it, no offset is forced."""
+    run = a_run(place, layerwise_warmup=str(40 * TOKENS), b=1.0)
     run.steps = 2000
     for _ in range(40):
         seen = run.step()
-        if seen.ce < run.config.allowed:
+        if seen.ce < run.config.loss_tolerance:
             break
-        assert run.multiplier.beta < run.recipe.beta * run.config.allowed
+        assert run.multiplier.beta < run.recipe.beta * run.config.loss_tolerance
     assert run.step_number > 3
     assert max(gate.b.max().item() for gate in run.gradients.gates) > 0.99
 
 
 def test_the_dense_model_reads_each_row_once(place):
     """While layers alone go over the same rows several times; layers together do not."""
-    run, read = a_run(place, alone=str((alone.UPDATES + 1) * TOKENS)), []
+    run, read = a_run(place, layerwise_warmup=str((layerwise.UPDATES + 1) * TOKENS)), []
     run.dense.base_model.register_forward_hook(lambda module, arguments, out: read.append(run.step_number))
     run.step()
     read.clear()  # and of what the metric was made from
     taken = [run.data.train.state_dict()]
-    for _ in range(alone.UPDATES + 1):
+    for _ in range(layerwise.UPDATES + 1):
         run.step()
         taken.append(run.data.train.state_dict())
-    assert read == [alone.UPDATES, alone.UPDATES + 1]
-    assert [a == b for a, b in itertools.pairwise(taken)] == [True] * (alone.UPDATES - 1) + [False] * 2
+    assert read == [layerwise.UPDATES, layerwise.UPDATES + 1]
+    assert [a == b for a, b in itertools.pairwise(taken)] == [True] * (layerwise.UPDATES - 1) + [False] * 2
 
 
 @pytest.mark.parametrize("at", [0, 2, 4])
 def test_resuming_is_exact(place, tmp_path, at):
     """In the middle of going over the same rows, too."""
-    asked = {"alone": str(5 * TOKENS), "lora": None}
+    asked = {"layerwise_warmup": str(5 * TOKENS), "lora": None}
     edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "whole", **asked))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         before_step(patch, at, lambda run: signal.raise_signal(signal.SIGINT))
@@ -177,17 +175,17 @@ def test_resuming_is_exact(place, tmp_path, at):
 
 def test_alone_with_lora(place, tmp_path):
     pytest.importorskip("peft")
-    asked = settings(tmp_path, alone=str(2 * TOKENS), lora=2)
+    asked = settings(tmp_path, layerwise_warmup=str(2 * TOKENS), lora=2)
     result = edgewise.sparsify(place / "llama", place / "text.txt", asked)
     assert result.summary["steps"] == STEPS
 
 
 def test_a_run_is_more_than_its_beginning(place, tmp_path):
-    asked = settings(tmp_path, alone=str(STEPS * TOKENS))
-    with pytest.raises(edgewise.EdgewiseError, match="leaves no time to train all layers together"):
+    asked = settings(tmp_path, layerwise_warmup=str(STEPS * TOKENS))
+    with pytest.raises(edgewise.EdgewiseError, match="leaves no time for joint training"):
         edgewise.sparsify(place / "gpt2", place / "text.txt", asked)
-    with pytest.raises(edgewise.EdgewiseError, match="--alone must be positive"):
-        settings(tmp_path, alone="0")
+    with pytest.raises(edgewise.EdgewiseError, match="--layerwise-warmup must be positive"):
+        settings(tmp_path, layerwise_warmup="0")
 
 
 # ------------------------------------------------------------------------------------------------- words that matter
@@ -251,7 +249,7 @@ def test_a_step_over_the_words_that_matter(place, few_words, others):
         pytest.importorskip("peft")
     run = a_run(place, "llama", b=2.0, **others)
     batch = run.data.train.take(ROWS)
-    ce, dense_ce, _ = run.compute_gradients(batch, is_alone=False).tolist()
+    ce, dense_ce, _ = run.compute_gradients(batch, is_layerwise=False).tolist()
     assert run.gradients.likely is not None
     chosen, counted = run.gradients.words(batch, 0)
     assert chosen is not None

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hosts import VOCABULARY, host, text, with_rest
+from hosts import VOCABULARY, host, text, with_null_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import command
@@ -47,11 +47,13 @@ def prompts(n: int = 5, length: int = 10, first: int = 3, seed: int = 1) -> Prom
 
 
 def model_of(kind: str, sparse: bool = False, seed: int = 0, sinks: bool = True) -> Any:
-    model, has_rest = host(kind, seed), kind in ("gpt2", "llama", "qwen3", "mistral")
+    model, has_null_value = host(kind, seed), kind in ("gpt2", "llama", "qwen3", "mistral")
     if not sparse:
         return edgewise.install(model)
-    twin = edgewise.gate(model, edgewise.GateConfig("relative", b=1.5, sinks=sinks, rest=has_rest))
-    return with_rest(twin) if has_rest else twin
+    twin = edgewise.gate(
+        model, edgewise.GateConfig("relative", b=1.5, sinks=sinks, null_value=has_null_value)
+    )
+    return with_null_value(twin) if has_null_value else twin
 
 
 def pocket_pair(sparse: bool) -> tuple[Any, Task]:

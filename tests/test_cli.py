@@ -67,7 +67,7 @@ def test_info_of_a_twin_as_json(monkeypatch, capsys, tmp_path):
     described = json.loads(out)
     assert (
         code == 0
-        and described["gate"] == {"kind": "relative", "b": 2.5, "sinks": True, "rest": False}
+        and described["gate"] == {"kind": "relative", "b": 2.5, "sinks": True, "null_value": False}
         and described["heads"] == 4
     )
     assert described["parameters"] == sum(p.numel() for p in edgewise.load(tmp_path).parameters())

@@ -460,7 +460,7 @@ def test_a_run_is_drawn_in_all_formats_and_the_same_each_time(tmp_path):
         "seed": 3,
         "density": 0.0123,
         "dense_ce": 2.0,
-        "margin": 0.01,
+        "tolerance": 0.01,
     }
     lines = [{"tokens": 1e5 * i, "expected_density": 0.9**i, "beta": 0.01 * i} for i in range(1, 40)]
     checks = [

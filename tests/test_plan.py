@@ -30,7 +30,7 @@ from edgewise.planning.plan import ASSUMED_TOKENS
 from edgewise.planning.shape import Shape, shape_of
 from edgewise.tasks.pairs import Prompts
 from edgewise.training.sparsify.config import RECIPES, SparsifyConfig
-from edgewise.training.sparsify.parameters import train_only_attention, with_lora
+from edgewise.training.sparsify.parameters import train_attention_only, with_lora
 from edgewise.training.sparsify.sampled_softmax import LIKELY, OTHERS
 from edgewise.training.transcoder.objective import Objective
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
@@ -104,19 +104,19 @@ def test_the_count_is_that_of_torch():
     assert ours.flops == by_torch.get_total_flops() + not_in_place
 
 
-def trained_by(twin, lora, only_attention):
-    if only_attention:
-        train_only_attention(twin)
-    return twin if lora is None else with_lora(twin, lora, 0, only_attention)
+def trained_by(twin, lora, attention_only):
+    if attention_only:
+        train_attention_only(twin)
+    return twin if lora is None else with_lora(twin, lora, 0, attention_only)
 
 
-@pytest.mark.parametrize("only_attention", [False, True])
+@pytest.mark.parametrize("attention_only", [False, True])
 @pytest.mark.parametrize("lora", [None, 4])
 @pytest.mark.parametrize("kind", BOTH)
-def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, only_attention):
+def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, attention_only):
     rows, length = 2, T
     twin = edgewise.gate(host(kind)).train()
-    trained = trained_by(twin, lora, only_attention)
+    trained = trained_by(twin, lora, attention_only)
     dense = edgewise.install(host(kind))
     ids = torch.randint(0, 97, (rows, length))
     with Counting() as counted:
@@ -127,12 +127,12 @@ def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, only_attention)
         (logits.logsumexp(-1).mean() + seen.expected_density.mean()).backward()
     sizes = shape(kind)
     told = flops.sparsify(
-        sizes, length, RECIPES["edgewise"], lora, packed=False, only_attention=only_attention
+        sizes, length, RECIPES["edgewise"], lora, packed=False, attention_only=attention_only
     )
     unseen = 4 * sizes.layers * sizes.attention_width * (length + 1) / 2  # torch's own attention on a CPU
     off = counted.flops / (rows * length) / (told.flops - unseen) - 1
     # without an embedding to train, the first layer's queries, keys and values need no gradient at their inputs
-    whole = lora is None and not only_attention
+    whole = lora is None and not attention_only
     assert abs(off) < 1e-6 if whole else -0.05 < off <= 1e-6
 
 
@@ -247,12 +247,12 @@ def test_tokens_scale_linearly_and_adapters_cost_less():
 # ------------------------------------------------------------------------------------------------------------ memory
 
 
-@pytest.mark.parametrize("only_attention", [False, True])
+@pytest.mark.parametrize("attention_only", [False, True])
 @pytest.mark.parametrize("lora", [None, 4])
 @pytest.mark.parametrize("kind", BOTH)
-def test_memory_of_what_is_trained_is_exact(kind, lora, only_attention):
+def test_memory_of_what_is_trained_is_exact(kind, lora, attention_only):
     twin = edgewise.gate(host(kind))
-    trained = trained_by(twin, lora, only_attention)
+    trained = trained_by(twin, lora, attention_only)
     learned = [p for p in trained.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learned)
     for p in learned:
@@ -262,12 +262,12 @@ def test_memory_of_what_is_trained_is_exact(kind, lora, only_attention):
         x for state in optimizer.state.values() for x in state.values() if x.ndim
     ]  # and a number of steps
     moments_and_average = [*moments, *learned]
-    told = memory.sparsify(shape(kind), Setup(T, 2, lora, only_attention=only_attention))
+    told = memory.sparsify(shape(kind), Setup(T, 2, lora, attention_only=attention_only))
     small = memory.sparsify(
-        shape(kind), Setup(T, 2, lora, RECIPES["edgewise"], only_attention=only_attention)
+        shape(kind), Setup(T, 2, lora, RECIPES["edgewise"], attention_only=attention_only)
     )
     assert told.weights == sum(4 * p.numel() for p in trained.parameters())
-    biases = 0.04 if kind == "gpt2" and only_attention and lora is None else 0.0
+    biases = 0.04 if kind == "gpt2" and attention_only and lora is None else 0.0
     assert told.gradients == pytest.approx(sum(4 * p.numel() for p in learned), rel=biases, abs=0)
     for found, expected in ((told, moments_and_average), (small, moments)):
         assert found.optimizer == pytest.approx(sum(4 * x.numel() for x in expected), rel=biases, abs=0)
@@ -307,7 +307,7 @@ def test_a_run_is_put_where_it_fits():
     sizes, setup = large(), Setup(1024, 16)
     found = smallest_layout(sizes, setup, 16, 1, H100)
     assert found and found.setup.sharded and found.memory.total <= USABLE * H100.memory
-    assert found.setup.B * found.setup.G * found.accumulate == found.rows == 16
+    assert found.setup.B * found.setup.G * found.grad_accum == found.batch_size == 16
     half = memory.sparsify(sizes, replace(found.setup, G=found.setup.G // 2, checkpointing=True, B=1))
     assert half.total > USABLE * H100.memory
     adapters = smallest_layout(sizes, replace(setup, lora=16), 16, 1, H100)
@@ -349,16 +349,16 @@ def test_a_folder_without_weights_is_enough(folder):
 def test_the_plan_of_a_shipped_model():
     code, out, _ = command("sparsify", "pocket", "--plan", "--tokens", "2M", "--lora", 8)
     assert code == 0 and "assumption" not in out and "rows of 128 tokens" in out
-    assert "edgewise sparsify pocket --tokens 2M --precision bf16 --lora 8 --out ..." in out
+    assert "edgewise sparsify pocket --tokens 2M --dtype bfloat16 --lora 8 --out ..." in out
 
 
 def test_the_command_of_a_plan_starts_the_run_that_was_planned():
     asked = [
-        "--margin",
+        "--tolerance",
         "0.02",
         "--lr",
         "0.0001",
-        "--alone",
+        "--layerwise-warmup",
         "200K",
         "--gate",
         "score",
@@ -367,7 +367,7 @@ def test_the_command_of_a_plan_starts_the_run_that_was_planned():
         "--seed",
         "3",
     ]
-    asked += ["--valid", "held out.txt", "more.txt", "--only-attention", "--recipe", "paper", "--no-sinks"]
+    asked += ["--valid", "held out.txt", "more.txt", "--attention-only", "--recipe", "paper", "--no-sinks"]
     code, out, err = command("sparsify", "pocket", "--plan", "--tokens", "2M", *asked)
     assert code == 0, err
     (line,) = [line for line in out.splitlines() if line.strip().startswith("edgewise sparsify")]

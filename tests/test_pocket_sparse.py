@@ -33,7 +33,7 @@ def test_it_is_what_its_folder_says(twin, made):
 
 
 def test_the_loss_is_kept(made):
-    assert made["delta_ce"] <= made["margin"] == 0.01
+    assert made["delta_ce"] <= made["tolerance"] == 0.01
 
 
 def test_no_skill_is_lost(twin):

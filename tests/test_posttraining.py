@@ -78,7 +78,7 @@ def sparsify_command(place: Path, out: Path, *others: object) -> tuple[int, str,
     fixed = [
         "--data",
         place / "text.txt",
-        "--rows",
+        "--batch-size",
         ROWS,
         "--tokens",
         tokens,
@@ -139,7 +139,7 @@ def test_a_run_killed_in_a_step_and_while_saving_ends_where_it_would_have(place,
     out, log = tmp_path / "killed", tmp_path / "killed" / "log.jsonl"
     begin = [
         sys.executable, "-m", "edgewise", "sparsify", place / "gpt2", "--data", place / "text.txt", "--out", out,
-        "--rows", str(ROWS), "--tokens", str(steps * ROWS * CONTEXT), "--save-minutes", "0",
+        "--batch-size", str(ROWS), "--tokens", str(steps * ROWS * CONTEXT), "--save-minutes", "0",
     ]  # fmt: skip
 
     def logged() -> int:
@@ -288,7 +288,7 @@ def test_a_run_is_resumed_with_its_own_settings(place, half):
         ("--seed", 1),
         ("--recipe", "paper"),
         ("--b", 3),
-        ("--accumulate", 2),
+        ("--grad-accum", 2),
         ("--lora", 2),
     )
     for flag, value in others:
@@ -298,7 +298,15 @@ def test_a_run_is_resumed_with_its_own_settings(place, half):
     code, _, err = sparsify_command(place, half, "--resume", "--data", other_text)
     assert code == 2 and "begun on text.txt, not on other.txt" in said(err)
     code, _, err = command(
-        "sparsify", place / "llama", "--data", place / "text.txt", "--out", half, "--resume", "--rows", ROWS
+        "sparsify",
+        place / "llama",
+        "--data",
+        place / "text.txt",
+        "--out",
+        half,
+        "--resume",
+        "--batch-size",
+        ROWS,
     )
     assert code == 2 and "begun with another model" in said(err)
 
@@ -323,14 +331,14 @@ def test_a_run_goes_on_for_more_tokens(place, half):
 
 
 def test_a_run_goes_on_with_another_margin(place, half):
-    code, _, err = sparsify_command(place, half, "--resume", "--margin", 0.5)
+    code, _, err = sparsify_command(place, half, "--resume", "--tolerance", 0.5)
     assert code == 0, err
-    assert json.loads((half / "summary.json").read_text())["margin"] == 0.5
+    assert json.loads((half / "summary.json").read_text())["tolerance"] == 0.5
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_limit_that_was_not_kept_comes_with_a_way_to_keep_it(whole, kept, capsys):
-    found = {**whole["edgewise"].summary, "delta_ce": 0.02, "margin": 0.03 if kept else 0.01}
+    found = {**whole["edgewise"].summary, "delta_ce": 0.02, "tolerance": 0.03 if kept else 0.01}
     Display(True).result(found, Path("runs/it"))
     err = capsys.readouterr().err
     assert ("NOT kept" in err) == ("--resume --out runs/it" in " ".join(err.split())) == (not kept)
@@ -345,24 +353,24 @@ def test_time_up_ends_a_run_with_a_check(place, tmp_path, monkeypatch):
 
 
 def test_a_density_ends_a_run(place, tmp_path):
-    result = sparsify(place, tmp_path, density=0.999, margin=10.0)
+    result = sparsify(place, tmp_path, density=0.999, tolerance=10.0)
     assert result.summary["steps"] == 1 and result.summary["stopped"] == "density 0.999 reached"
 
 
 def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path, monkeypatch):
     """The multiplier, held for most of a run, is let go: by its largest change in every step that the loss is too high."""
-    recipe, margin, update, validate = RECIPES["edgewise"], 0.01, Multiplier.update, Run.validate
+    recipe, tolerance, update, validate = RECIPES["edgewise"], 0.01, Multiplier.update, Run.validate
     monkeypatch.setattr(Multiplier, "update", lambda self, gap, *limits: update(self, gap + 1.0, *limits))
     monkeypatch.setattr(Run, "validate", lambda run, rows=None: replace(validate(run, rows), ce=9.0))
     betas = {}
     for density in (None, 0.999):
-        sparsify(place, tmp_path / str(density), density=density, margin=margin, b=1.0)
+        sparsify(place, tmp_path / str(density), density=density, tolerance=tolerance, b=1.0)
         log = [json.loads(line) for line in (tmp_path / str(density) / "log.jsonl").read_text().splitlines()]
         betas[density] = {row["step"]: row["beta"] for row in log if row["step"] <= recipe.hold * STEPS}
-    assert min(betas[None].values()) == pytest.approx(recipe.beta * margin)
+    assert min(betas[None].values()) == pytest.approx(recipe.beta * tolerance)
     assert len(betas[0.999]) == len(betas[None]) > 2
     for step, beta in betas[0.999].items():
-        assert beta == pytest.approx(recipe.beta * margin * math.exp(-recipe.speed * (step - 1)))
+        assert beta == pytest.approx(recipe.beta * tolerance * math.exp(-recipe.speed * (step - 1)))
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0.5, 10), st.floats(0.01, 0.5))
@@ -389,7 +397,7 @@ def test_pressure_is_let_go_little_by_little(density, least):
 def test_wrong_beginnings_are_refused_in_one_line(place, half, tmp_path, whole):
     (tmp_path / "file").touch()
     twin = whole["edgewise"].folder
-    with_data = ("--data", place / "text.txt", "--rows", ROWS, "--out", tmp_path / "new")
+    with_data = ("--data", place / "text.txt", "--batch-size", ROWS, "--out", tmp_path / "new")
     host = place / "gpt2"
     wrong = {
         "holds a run already": (host, "--out", half),
@@ -404,7 +412,7 @@ def test_wrong_beginnings_are_refused_in_one_line(place, half, tmp_path, whole):
         "'many' is no number of tokens": (host, *with_data, "--tokens", "many"),
         "--tokens must be positive": (host, *with_data, "--tokens", 0),
         "--density must be between 0 and 1": (host, *with_data, "--density", 2),
-        "cannot be split evenly": (host, *with_data, "--accumulate", 3),
+        "cannot be split evenly": (host, *with_data, "--grad-accum", 3),
         "there is no such file or folder": (host, *with_data, "--data", tmp_path / "nothing.txt"),
         "is empty": (host, *with_data, "--data", tmp_path / "empty.txt"),
         "no model at": (tmp_path / "nothing" / "here", *with_data),
@@ -418,7 +426,7 @@ def test_wrong_beginnings_are_refused_in_one_line(place, half, tmp_path, whole):
 
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="it is there")
 def test_a_tracker_that_is_not_installed_is_named(place, tmp_path):
-    code, _, err = sparsify_command(place, tmp_path, "--track", "wandb")
+    code, _, err = sparsify_command(place, tmp_path, "--report-to", "wandb")
     assert code == 2 and "pip install wandb" in said(err)
 
 
@@ -462,8 +470,8 @@ def test_a_step_far_too_large_is_found_out(place, tmp_path):
 
 def test_a_gradient_in_parts_is_the_same(place, tmp_path):
     for recipe in ("edgewise", "paper"):
-        at_once = sparsify(place, tmp_path / f"{recipe}-1", "llama", recipe=recipe, accumulate=1)
-        in_parts = sparsify(place, tmp_path / f"{recipe}-4", "llama", recipe=recipe, accumulate=4)
+        at_once = sparsify(place, tmp_path / f"{recipe}-1", "llama", recipe=recipe, grad_accum=1)
+        in_parts = sparsify(place, tmp_path / f"{recipe}-4", "llama", recipe=recipe, grad_accum=4)
         assert farthest(weights(at_once.folder), weights(in_parts.folder)) < 1e-5
         assert at_once.summary["sparse_ce"] != pytest.approx(at_once.summary["dense_ce"], abs=1e-6)
 
@@ -481,7 +489,7 @@ def test_measuring_a_step_changes_nothing(place):
 
 
 def test_bf16_keeps_weights_in_single_precision(place, tmp_path):
-    result = sparsify(place, tmp_path / "run", precision="bf16")
+    result = sparsify(place, tmp_path / "run", dtype="bfloat16")
     kept = weights(tmp_path / "run").values()
     assert math.isfinite(result.summary["sparse_ce"]) and {x.dtype for x in kept} == {torch.float32}
     # so does a model that comes in half precision, whose steps would be too small for it
@@ -539,8 +547,8 @@ def test_lora_without_peft_is_one_line(place, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lora", [None, 4])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_only_attention_leaves_all_other_weights_as_they_were(place, kind, lora):
-    run = a_run(place, kind, only_attention=True, lora=lora)
+def test_attention_only_leaves_all_other_weights_as_they_were(place, kind, lora):
+    run = a_run(place, kind, attention_only=True, lora=lora)
     for _ in range(3):
         run.step()
     twin = run.twin().twin
@@ -555,14 +563,14 @@ def test_only_attention_leaves_all_other_weights_as_they_were(place, kind, lora)
     assert any((gate.b != run.config.gate_config.b).any() for gate in run.gradients.gates)
 
 
-def test_only_attention_goes_on_where_it_stopped(place, tmp_path):
-    whole = sparsify(place, tmp_path / "whole", only_attention=True)
+def test_attention_only_goes_on_where_it_stopped(place, tmp_path):
+    whole = sparsify(place, tmp_path / "whole", attention_only=True)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
-        sparsify(place, tmp_path / "run", only_attention=True)
+        sparsify(place, tmp_path / "run", attention_only=True)
     sparsify(place, tmp_path / "run", resume=True)
     assert farthest(weights(tmp_path / "run"), weights(tmp_path / "whole")) == 0
-    assert whole.summary["settings"]["only_attention"]
+    assert whole.summary["settings"]["attention_only"]
 
 
 # ------------------------------------------------------------------------------------------------ what is reported
@@ -599,7 +607,7 @@ def test_pretrained_models_get_smaller_steps(place, monkeypatch):
     assert weights_rate == 5e-5
     assert recipe.threshold_rate * 0.05 < threshold_rate < recipe.threshold_rate  # slowed, but by less
     assert rates(lr=1e-3) == (recipe.learning_rate, recipe.threshold_rate)
-    assert rates(only_attention=True)[0] == 2e-4
+    assert rates(attention_only=True)[0] == 2e-4
     if find_spec("peft"):
         assert rates(lora=2)[0] == 2e-4
 
@@ -664,7 +672,8 @@ def test_the_summary_is_what_the_saved_twin_does(place, whole, recipe):
     gate = edgewise.gate_config(twin)
     assert gate is not None
     assert (
-        found["gate"] == {"kind": gate.kind, "b": gate.b, "sinks": True, "rest": False} and found["seed"] == 0
+        found["gate"] == {"kind": gate.kind, "b": gate.b, "sinks": True, "null_value": False}
+        and found["seed"] == 0
     )
     assert found["tokens"] == STEPS * ROWS * CONTEXT and found["seconds"] > 0 and found["tasks"] == {}
 
@@ -697,7 +706,7 @@ def pocket_run(tmp_path_factory) -> edgewise.SparsifyResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "shipped_data", lambda name, seed: shipped_data(name, seed, held_out_rows=16))
         patch.setattr(summary.pocket_evaluate, "measure", lambda model, n: measure_tasks(model, 10))
-        config = edgewise.SparsifyConfig(out=out / "twin", tokens="512", rows=2)
+        config = edgewise.SparsifyConfig(out=out / "twin", tokens="512", batch_size=2)
         return edgewise.sparsify(edgewise.load("pocket"), config=config)
 
 
@@ -782,7 +791,7 @@ def test_controls_are_as_sparse_as_the_twin(place, tmp_path):
 
 
 def test_controls_train_what_the_twin_trained(place, tmp_path):
-    sparsify(place, tmp_path, controls=True, b=2.0, lora=2, only_attention=True, precision="bf16")
+    sparsify(place, tmp_path, controls=True, b=2.0, lora=2, attention_only=True, dtype="bfloat16")
     dense = edgewise.load(place / "gpt2")
     for mask in ("random", *TOP_K):
         control = edgewise.load(place / "gpt2")
@@ -892,16 +901,16 @@ def test_the_fit_is_the_divergence_where_something_is_asked(monkeypatch, at_once
     st.floats(1e-3, 0.5),
     st.floats(1e-3, 0.1),
 )
-def test_laws_of_the_multiplier(gaps, margin, speed):
+def test_laws_of_the_multiplier(gaps, tolerance, speed):
     multiplier = Multiplier(beta=0.1, speed=speed, floor=0.01, ceiling=10.0)
     for gap in gaps:
         before = multiplier.beta
-        multiplier.update(gap, margin)
+        multiplier.update(gap, tolerance)
         assert multiplier.floor <= multiplier.beta <= multiplier.ceiling
         assert abs(math.log(multiplier.beta / before)) <= speed * (1 + 1e-9)
-        if multiplier.gap < margin * (1 - 1e-9):  # a rounding error below the margin moves nothing
+        if multiplier.gap < tolerance * (1 - 1e-9):  # a rounding error below the tolerance moves nothing
             assert multiplier.beta >= before and (multiplier.beta > before or before == multiplier.ceiling)
-        if multiplier.gap > margin * (1 + 1e-9):
+        if multiplier.gap > tolerance * (1 + 1e-9):
             assert multiplier.beta <= before and (multiplier.beta < before or before == multiplier.floor)
     restored = Multiplier(beta=1.0, speed=speed, floor=0.01, ceiling=10.0)
     restored.load_state_dict(json.loads(json.dumps(multiplier.state_dict())))
@@ -914,8 +923,8 @@ def test_laws_of_the_lead(gaps, lead):
     with_lead = Multiplier(beta=0.1, speed=0.05, floor=0.01, ceiling=10.0, lead=lead)
     without = Multiplier(beta=0.1, speed=0.05, floor=0.01, ceiling=10.0)
     for gap in gaps:
-        with_lead.update(gap, margin=0.5, least=0.02)
-        without.update(gap, margin=0.5, least=0.02)
+        with_lead.update(gap, tolerance=0.5, least=0.02)
+        without.update(gap, tolerance=0.5, least=0.02)
         room = max(-1.0, min(1.0, (0.5 - without.expected) / 0.5))
         assert with_lead.level == without.level == without.beta
         assert with_lead.beta == pytest.approx(max(0.02, min(10.0, without.beta * math.exp(lead * room))))
@@ -929,7 +938,7 @@ def swings(lead: float) -> list[float]:
     multiplier, log_density, gaps = Multiplier(0.5, 0.02, 0.01, 100.0, lead), 0.0, []
     for _ in range(3000):
         gaps.append(-log_density)
-        multiplier.update(gaps[-1], margin=2.0)
+        multiplier.update(gaps[-1], tolerance=2.0)
         log_density -= 0.01 * math.log(multiplier.beta)  # at rest with beta 1
     return gaps
 
@@ -945,8 +954,8 @@ def test_the_lead_damps_the_swings_of_the_multiplier():
 def test_the_multiplier_comes_back_from_its_floor(place, name):
     multiplier = a_run(place, recipe=name).multiplier
     for _ in range(10_000):
-        multiplier.update(5.0, margin=0.01)
+        multiplier.update(5.0, tolerance=0.01)
     assert multiplier.beta == multiplier.floor
     for _ in range(300):
-        multiplier.update(0.0, margin=0.01)
+        multiplier.update(0.0, tolerance=0.01)
     assert multiplier.beta > 10 * multiplier.floor

@@ -124,21 +124,21 @@ def test_an_average_goes_on_from_its_file(tmp_path):
 def test_pressure_goes_by_what_held_out_text_says_of_the_twin():
     for found, rises in ((0.03, False), (0.001, True)):
         multiplier = Multiplier(beta=1.0, speed=0.1, floor=0.01, ceiling=10.0)
-        multiplier.update(0.01, margin=0.01)  # neither room nor excess
+        multiplier.update(0.01, tolerance=0.01)  # neither room nor excess
         assert multiplier.beta == 1.0
         multiplier.correct(found)
         assert multiplier.expected == pytest.approx(found)
-        multiplier.update(0.01, margin=0.01)
+        multiplier.update(0.01, tolerance=0.01)
         assert (multiplier.beta > 1.0) is rises and (multiplier.beta < 1.0) is not rises
 
 
 def test_between_validations_the_batches_tell_how_the_loss_changes():
     multiplier = Multiplier(beta=1.0, speed=0.1, floor=0.01, ceiling=10.0)
-    multiplier.update(0.01, margin=0.01)
+    multiplier.update(0.01, tolerance=0.01)
     for found in (0.02, 0.04):
         multiplier.correct(found)
         assert multiplier.expected == pytest.approx(found)
-    multiplier.update(0.03, margin=0.01)  # 0.02 above the moving average
+    multiplier.update(0.03, tolerance=0.01)  # 0.02 above the moving average
     assert multiplier.expected == pytest.approx(0.04 + (1 - multiplier.memory) * 0.02)
 
 
@@ -171,12 +171,12 @@ def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path, monkeypatc
 # ---------------------------------------------------------------------------------------------------------- a run
 
 
-@pytest.mark.parametrize("only_attention", (False, True))
+@pytest.mark.parametrize("attention_only", (False, True))
 def test_the_twin_is_the_average_of_the_steps_and_measured_as_such(
-    place, tmp_path, monkeypatch, only_attention
+    place, tmp_path, monkeypatch, attention_only
 ):
     seen = every_step(monkeypatch)
-    result = sparsify(place, tmp_path / "run", only_attention=only_attention)
+    result = sparsify(place, tmp_path / "run", attention_only=attention_only)
     saved = edgewise.load(tmp_path / "run")
     for name, parameter in saved.named_parameters():
         mean = torch.stack([each[name] for each in seen]).mean(0)
@@ -211,8 +211,8 @@ def test_an_interrupted_run_ends_with_the_same_average(place, tmp_path):
 
 def test_what_a_validation_finds_while_layers_are_alone_is_not_held_against_all_together(place, tmp_path):
     """Neither before the first step of all layers, nor after."""
-    run = a_run(place, tmp_path, 8, alone=str(4 * ROWS * CONTEXT))
-    assert run.alone_steps == 4
+    run = a_run(place, tmp_path, 8, layerwise_warmup=str(4 * ROWS * CONTEXT))
+    assert run.layerwise_steps == 4
     while run.step_number < 4:
         run.step()
         run.take_notice(run.validate(), dense_ce=-1.0)

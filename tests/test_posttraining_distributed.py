@@ -16,8 +16,8 @@ pytestmark = pytest.mark.xdist_group("distributed")
 STEPS = 3
 RUNS = {
     "edgewise": {},
-    "paper": {"recipe": "paper", "accumulate": 2},  # whose gates are sampled
-    "alone": {"alone": str(2 * ROWS * CONTEXT)},
+    "paper": {"recipe": "paper", "grad_accum": 2},  # whose gates are sampled
+    "alone": {"layerwise_warmup": str(2 * ROWS * CONTEXT)},
     "sharded": {},
 }
 
@@ -58,7 +58,16 @@ def arguments(place: Path, out: Path, *others: object) -> list[str]:
     return [
         str(word)
         for word in (
-            *("sparsify", place / "llama", "--data", place / "text.txt", "--rows", ROWS, "--save-minutes", 0),
+            *(
+                "sparsify",
+                place / "llama",
+                "--data",
+                place / "text.txt",
+                "--batch-size",
+                ROWS,
+                "--save-minutes",
+                0,
+            ),
             *("--tokens", STEPS * ROWS * CONTEXT, "--out", out, *others),
         )
     ]
@@ -70,14 +79,14 @@ def together(place) -> str:
     (place / "worker.py").write_text(WORKER)
     commands = [
         arguments(place, place / "edgewise"),
-        arguments(place, place / "paper", "--recipe", "paper", "--accumulate", 2),
-        arguments(place, place / "alone", "--alone", 2 * ROWS * CONTEXT),
+        arguments(place, place / "paper", "--recipe", "paper", "--grad-accum", 2),
+        arguments(place, place / "alone", "--layerwise-warmup", 2 * ROWS * CONTEXT),
         "shard",
         arguments(place, place / "sharded"),
         arguments(place, place / "resumed", "--tokens", ROWS * CONTEXT),
         arguments(place, place / "resumed", "--resume"),
         arguments(place, place / "lora", "--lora", 2),
-        arguments(place, place / "alone-in-shards", "--alone", ROWS * CONTEXT),
+        arguments(place, place / "alone-in-shards", "--layerwise-warmup", ROWS * CONTEXT),
         "careless",
         arguments(place, place / "careless"),
     ]
@@ -123,7 +132,7 @@ def test_a_run_in_shards_is_saved_whole_and_goes_on(place, together):
 
 def test_what_cannot_be_sharded_is_refused(place, together):
     assert "edgewise: --lora does not go together with FSDP" in together
-    assert "edgewise: --alone does not go together with FSDP" in together
+    assert "edgewise: --layerwise-warmup does not go together with FSDP" in together
     assert "start with --fsdp_cpu_ram_efficient_loading false" in together
     assert not any((place / name).exists() for name in ("lora", "alone-in-shards", "careless"))
 

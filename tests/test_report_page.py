@@ -157,8 +157,8 @@ def trace(kind: str, words: list[str]) -> dict[str, Any]:
                 "key": key,
                 "weight": 0.98,
                 "score": 9.0,
-                "rest": 1.0,
-                "pairs": [[f"error_0_{last}", f"1_12_{key}", 7.5], ["rest", f"E_1_{key}", 0.5]],
+                "null_value": 1.0,
+                "pairs": [[f"error_0_{last}", f"1_12_{key}", 7.5], ["null_value", f"E_1_{key}", 0.5]],
             }
         ],
         "interventions": [{"what": "L1H1", "predicted": -2.0, "actual": -3.0, "frozen_attention": -2.5}],
@@ -179,7 +179,7 @@ def report(words: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     training = {
         **dict.fromkeys(("recipe", "seed", "steps", "seconds", "tasks", "heads_closed", "heads")),
         "model": "pocket",
-        "margin": 0.01,
+        "tolerance": 0.01,
         "dense_ce": 1.6,
         "sparse_ce": 1.604,
         "delta_ce": 0.004,

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from accelerate import Accelerator
-from hosts import HOSTS, host, padding, text, with_rest
+from hosts import HOSTS, host, padding, text, with_null_value
 from runs import save_host, save_text, settings
 from torch import Tensor
 
@@ -34,10 +34,12 @@ HEADS, KV_HEADS, WIDTH, T = 4, 2, 6, 9
 
 def a_gate(b: float = 2.0) -> EdgeGate:
     gate = (
-        EdgeGate(0, HEADS, KV_HEADS, WIDTH, GateConfig(b=b, rest=True), torch.device("cpu")).double().eval()
+        EdgeGate(0, HEADS, KV_HEADS, WIDTH, GateConfig(b=b, null_value=True), torch.device("cpu"))
+        .double()
+        .eval()
     )
-    assert gate.rest is not None
-    torch.nn.init.normal_(gate.rest)
+    assert gate.null_value is not None
+    torch.nn.init.normal_(gate.null_value)
     return gate
 
 
@@ -49,19 +51,19 @@ def inputs() -> list[Tensor]:
 
 def by_hand(gate: EdgeGate, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """sum_j w_ij v_j + (1 - sum_j w_ij) r, with the weights of a gate that knows nothing of r."""
-    assert gate.rest is not None
+    assert gate.null_value is not None
     weights = reference(q, k, v, gate.b, 1.0, "deterministic", 0.5).weights
     assert weights is not None
     groups = HEADS // KV_HEADS
-    values, r = v.repeat_interleave(groups, 1), gate.rest.repeat_interleave(groups, 0)[:, None]
+    values, r = v.repeat_interleave(groups, 1), gate.null_value.repeat_interleave(groups, 0)[:, None]
     return weights @ values + (1 - weights.sum(-1, keepdim=True)) * r
 
 
 @pytest.mark.parametrize("return_weights", [False, True])
 def test_it_is_what_the_missing_attention_brings(return_weights):
     gate, (q, k, v) = a_gate(), inputs()
-    assert gate.rest is not None
-    asked = [q, k, v, gate.b, gate.rest]
+    assert gate.null_value is not None
+    asked = [q, k, v, gate.b, gate.null_value]
     y = gate(q, k, v, 0.5, None, return_weights).y
     expected = by_hand(gate, q, k, v)
     torch.testing.assert_close(y, expected)
@@ -73,9 +75,9 @@ def test_it_is_what_the_missing_attention_brings(return_weights):
 
 def test_a_head_that_attends_to_nothing_writes_it():
     gate, (q, k, v) = a_gate(b=-1.0), inputs()
-    assert gate.rest is not None
+    assert gate.null_value is not None
     y = gate(q, k, v, 0.5, None, False).y
-    torch.testing.assert_close(y, gate.rest.repeat_interleave(2, 0)[:, None].expand_as(y))
+    torch.testing.assert_close(y, gate.null_value.repeat_interleave(2, 0)[:, None].expand_as(y))
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -84,7 +86,7 @@ def test_with_all_gates_open_it_changes_nothing(kind, side):
     ids, real = text(), padding(side)
     with torch.no_grad():
         own = host(kind)(input_ids=ids, attention_mask=real).logits
-        twin = with_rest(edgewise.gate(host(kind), GateConfig(b=50.0, rest=True)))
+        twin = with_null_value(edgewise.gate(host(kind), GateConfig(b=50.0, null_value=True)))
         opened = twin(input_ids=ids, attention_mask=real).logits
         with edgewise.mode(twin, "dense"):
             dense = twin(input_ids=ids, attention_mask=real).logits
@@ -94,7 +96,7 @@ def test_with_all_gates_open_it_changes_nothing(kind, side):
 
 @pytest.mark.parametrize("kind", HOSTS)
 def test_writing_word_by_word_is_reading_all_at_once(kind):
-    twin = with_rest(edgewise.gate(host(kind), GateConfig(b=1.5, rest=True)))
+    twin = with_null_value(edgewise.gate(host(kind), GateConfig(b=1.5, null_value=True)))
     ids = text(1, 12)
     with torch.no_grad():
         whole = twin(input_ids=ids).logits
@@ -111,11 +113,11 @@ def test_writing_word_by_word_is_reading_all_at_once(kind):
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
 def test_it_travels_with_the_twin(kind, tmp_path):
-    twin = with_rest(edgewise.gate(host(kind), GateConfig(b=1.5, rest=True)))
+    twin = with_null_value(edgewise.gate(host(kind), GateConfig(b=1.5, null_value=True)))
     loaded = edgewise.load(edgewise.save(twin, tmp_path / "twin"))
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=text()).logits, twin(input_ids=text()).logits)
-    assert edgewise.gate_config(loaded) == GateConfig(b=1.5, rest=True)
+    assert edgewise.gate_config(loaded) == GateConfig(b=1.5, null_value=True)
     told = edgewise.info(tmp_path / "twin")
     assert told.parameters == sum(p.numel() for p in twin.parameters())
     assert "attending to nothing has a value" in str(told)
@@ -124,11 +126,11 @@ def test_it_travels_with_the_twin(kind, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_in_half_precision(dtype):
     """It is kept in single precision where the rest of the model is not, or cast with it."""
-    twin, ids = with_rest(edgewise.gate(host("llama"), GateConfig(b=1.5, rest=True))), text()
+    twin, ids = with_null_value(edgewise.gate(host("llama"), GateConfig(b=1.5, null_value=True))), text()
     with torch.no_grad():
         expected = twin(input_ids=ids).logits
-        gated_later = edgewise.gate(host("llama").to(dtype), GateConfig(b=1.5, rest=True))
-        for each in (twin.to(dtype), with_rest(gated_later)):
+        gated_later = edgewise.gate(host("llama").to(dtype), GateConfig(b=1.5, null_value=True))
+        for each in (twin.to(dtype), with_null_value(gated_later)):
             for how in ("dense", "deterministic"):
                 with edgewise.mode(each, how):
                     logits = each(input_ids=ids).logits
@@ -143,8 +145,8 @@ def test_in_half_precision(dtype):
     [
         (GateConfig(), 1),
         (GateConfig(sinks=False), 2),
-        (GateConfig(rest=True), 3),
-        (GateConfig(sinks=False, rest=True), 3),
+        (GateConfig(null_value=True), 3),
+        (GateConfig(sinks=False, null_value=True), 3),
     ],
 )
 def test_twins_are_written_so_that_as_many_versions_as_possible_read_them(gate, number, tmp_path):
@@ -204,21 +206,21 @@ def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(sinks):
 
 
 def test_small_models_and_the_papers_recipe_go_without(place, monkeypatch):
-    assert not a_run(place).gate.rest
+    assert not a_run(place).gate.null_value
     monkeypatch.setattr(config, "SMALL", 0)
-    assert a_run(place).gate.rest and not a_run(place, recipe="paper").gate.rest
+    assert a_run(place).gate.null_value and not a_run(place, recipe="paper").gate.null_value
 
 
 @pytest.mark.parametrize(
-    "others", [{}, {"only_attention": True}, {"lora": 2}, {"lora": 2, "only_attention": True}]
+    "others", [{}, {"attention_only": True}, {"lora": 2}, {"lora": 2, "attention_only": True}]
 )
 def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, others):
     monkeypatch.setattr(config, "SMALL", 0)
     run = a_run(place, **others)
-    before = [gate.rest.clone() for gate in run.gradients.gates if gate.rest is not None]
+    before = [gate.null_value.clone() for gate in run.gradients.gates if gate.null_value is not None]
     assert len(before) == 2 and all(each.any() for each in before)
     weights, thresholds = parameter_groups(run.model)
-    assert {id(gate.rest) for gate in run.gradients.gates} <= {id(p) for p in weights}
+    assert {id(gate.null_value) for gate in run.gradients.gates} <= {id(p) for p in weights}
     assert {id(gate.b) for gate in run.gradients.gates} == {id(p) for p in thresholds}
     for _ in range(2):
         run.step()
@@ -227,8 +229,10 @@ def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, ot
     told = summarize(run, "llama", measured, measured, twin.state_dict(), "all steps done")
     assert torch.tensor(told["b_per_head"]).shape == (2, 4)
     for gate, old in zip(gates_of(twin), before, strict=True):
-        assert gate.rest is not None and (gate.rest != old).any()
-        assert (gate.rest - old).abs().max() < 20 * run.rates[0]  # a threshold's would be many times larger
+        assert gate.null_value is not None and (gate.null_value != old).any()
+        assert (gate.null_value - old).abs().max() < 20 * run.rates[
+            0
+        ]  # a threshold's would be many times larger
 
 
 def test_a_run_that_was_begun_without_one_goes_on_without(place, monkeypatch, tmp_path):
@@ -238,12 +242,12 @@ def test_a_run_that_was_begun_without_one_goes_on_without(place, monkeypatch, tm
         "*/position.json"
     ):  # of a version that knew nothing of it
         content = json.loads(position.read_text())
-        del content["recipe"]["rest"], content["recipe"]["lead"]
+        del content["recipe"]["null_value"], content["recipe"]["lead"]
         position.write_text(json.dumps(content))
     monkeypatch.setattr(snapshot, "_damage", lambda folder: None)
     asked = settings(tmp_path / "run", steps=4, resume=True)
     twin = edgewise.sparsify(place / "llama", place / "text.txt", asked).twin
-    assert all(gate.rest is None for gate in gates_of(twin))
+    assert all(gate.null_value is None for gate in gates_of(twin))
     assert (
         edgewise.gate_config(edgewise.load(tmp_path / "run"))
         == edgewise.gate_config(twin)
@@ -261,11 +265,11 @@ def test_controls_have_one_too(place, monkeypatch):
         return torch.zeros_like(weights)
 
     model = train_masked(run, nothing, Display(False), run.mean_unattended(nothing))
-    assert all(gate.rest is not None and gate.rest.any() for gate in gates_of(model))
+    assert all(gate.null_value is not None and gate.null_value.any() for gate in gates_of(model))
     held_out = run.data.held_out
     with_it = measure_masked(model, nothing, held_out)["ce"]
     for gate in gates_of(model):
-        gate.rest = None
+        gate.null_value = None
     assert measure_masked(model, nothing, held_out)["ce"] != with_it
 
 
@@ -278,6 +282,6 @@ def test_saved_controls_keep_theirs(place, monkeypatch, tmp_path):
     for name in ("random", *TOP_K):
         model = edgewise.load(place / "llama")
         mask = load_control(control_folder(tmp_path / "run", name), model)
-        assert all(gate.rest is not None and gate.rest.any() for gate in gates_of(model))
+        assert all(gate.null_value is not None and gate.null_value.any() for gate in gates_of(model))
         found = measure_masked(model, mask, held_out)["ce"]
         assert found == pytest.approx(result.summary["controls"][f"{name}, trained"]["ce"], rel=1e-5)

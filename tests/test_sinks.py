@@ -68,7 +68,7 @@ def test_a_twin_without_sinks_has_none(place):
 
 
 def test_a_run_may_close_sinks(place, tmp_path):
-    command("sparsify", place / "llama", "--data", place / "text.txt", "--tokens", 6 * 4 * CONTEXT, "--rows", 4,
+    command("sparsify", place / "llama", "--data", place / "text.txt", "--tokens", 6 * 4 * CONTEXT, "--batch-size", 4,
             "--no-sinks", "--out", tmp_path / "twin")  # fmt: skip
     twin = edgewise.load(tmp_path / "twin")
     config = edgewise.gate_config(twin)

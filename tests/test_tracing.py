@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hosts import host, text, with_rest
+from hosts import host, text, with_null_value
 from rich.console import Console
 from torch import Tensor
 
@@ -55,9 +55,9 @@ def random_transcoder(layers: int, width: int, features: int = 12) -> Transcoder
 def model_and_graph(kind: str, gated: bool):
     model = edgewise.install(host(kind))
     if gated:
-        has_rest = kind != "gpt_neox"
-        model = edgewise.gate(model, edgewise.GateConfig("relative", b=2.0, rest=has_rest))
-        model = with_rest(model) if has_rest else model
+        has_null_value = kind != "gpt_neox"
+        model = edgewise.gate(model, edgewise.GateConfig("relative", b=2.0, null_value=has_null_value))
+        model = with_null_value(model) if has_null_value else model
     ids = text(1, LENGTH)[0]
     with torch.no_grad():
         frozen = freeze(model, ids)
@@ -450,7 +450,7 @@ def test_a_head_of_the_last_layer_works_straight_and_through_its_mlps_features(g
     mlp, norm = graph.frozen.layers[2], graph.frozen.final_norm
     direction = (graph.readout.probability / graph.readout.probability.sum()) @ graph.readout.direction
     assert effects.predicted.abs().max() > 0
-    written = (graph.frozen.head_outputs[2] - mlp.rest[:, None]) @ mlp.outputs  # [heads, T, D]
+    written = (graph.frozen.head_outputs[2] - mlp.null_value[:, None]) @ mlp.outputs  # [heads, T, D]
     end = torch.zeros(1, LENGTH, graph.frozen.width)
     end[0, -1] = direction
     straight = -(written * norm.pull(end)).sum((-2, -1))

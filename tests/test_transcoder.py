@@ -375,7 +375,7 @@ def spoil(folder):
 
 
 def settings(out, steps: int = 40, **others) -> TranscoderConfig:
-    asked = {"rows": ROWS, "tokens": str(steps * ROWS * CONTEXT), **others}
+    asked = {"batch_size": ROWS, "tokens": str(steps * ROWS * CONTEXT), **others}
     return TranscoderConfig(out=out, **asked)
 
 
@@ -454,7 +454,7 @@ def test_a_run_begins_from_another_transcoder(trained, tiny, tmp_path):
 def test_a_gated_twin_is_trained_like_a_dense_model(tmp_path, monkeypatch):
     few = partial(loop.shipped_data, held_out_rows=8)
     monkeypatch.setattr(loop, "shipped_data", few)
-    config = TranscoderConfig(out=tmp_path / "out", tokens="1K", features=8, rows=2)
+    config = TranscoderConfig(out=tmp_path / "out", tokens="1K", features=8, batch_size=2)
     result = train_transcoder("pocket-sparse", config=config)
     assert result.transcoder.config.gated and result.transcoder.config.model == "pocket-sparse"
 

@@ -136,7 +136,7 @@ export interface Training {
   model: string;
   recipe: string | null;
   seed: number | null;
-  margin: number | null;
+  tolerance: number | null;
   dense_ce: number | null;
   sparse_ce: number | null;
   delta_ce: number;

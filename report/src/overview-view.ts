@@ -114,7 +114,7 @@ function foundFigures({ store, tabs }: Context, report: Report, state: State): C
       training.dense_ce === null
         ? "nats a token"
         : `${training.dense_ce.toFixed(3)} before, ${training.sparse_ce?.toFixed(3) ?? "–"} after`,
-      `Cross-entropy on held-out text, in nats a token: the twin's minus the dense model's. The margin was ${short(training.margin)}.`,
+      `Cross-entropy on held-out text, in nats a token: the twin's minus the dense model's. The loss tolerance was ${short(training.tolerance)}.`,
     );
   const traces = tracesOf(report, state);
   const trace = traces[traces.length - 1];

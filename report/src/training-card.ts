@@ -12,7 +12,7 @@ export function trainingCard({ store }: Context, training: Training): View {
   const { section, body } = card(
     store,
     "Post-training",
-    "Left, the share of edges that are open as training goes on; right, what that costs in loss. The dashed line is the margin that was allowed.",
+    "Left, the share of edges that are open as training goes on; right, what that costs in loss. The dashed line is the loss tolerance.",
     "training",
     {
       pictures: () => pictures,
@@ -56,7 +56,7 @@ export function trainingCard({ store }: Context, training: Training): View {
       xLabel: "tokens",
       yLabel: "loss above dense",
       series: [{ name: "Loss", colour: colour("twin"), points: training.checks.map(([x, , y]) => [x, y]) }],
-      mark: training.margin ? { at: training.margin, label: `margin ${short(training.margin)}` } : undefined,
+      mark: training.tolerance ? { at: training.tolerance, label: `tolerance ${short(training.tolerance)}` } : undefined,
     });
     pictures = [edges, loss];
     replace(charts, ...pictures);

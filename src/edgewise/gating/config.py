@@ -32,7 +32,7 @@ class GateConfig:
     """Start (`relative`) or value (`score`) of the gate's offset. Larger means more open."""
     sinks: bool = True
     """Whether edges to the first token of a text, where many models rest, may be open."""
-    rest: bool = False
+    null_value: bool = False
     """Whether to attend to nothing has a value of its own, learned for each key/value head, instead of 0."""
 
     def __post_init__(self) -> None:

@@ -43,9 +43,9 @@ class EdgeGate(nn.Module):
         else:
             # in the state dict of every twin, so that its weights alone already tell what they are
             self.register_buffer("b", b, persistent=config is not None)
-        self.rest: nn.Parameter | None = None  # [kv_heads, width]
-        if config is not None and config.rest:
-            self.rest = nn.Parameter(torch.zeros(kv_heads, width, device=device, dtype=torch.float32))
+        self.null_value: nn.Parameter | None = None  # [kv_heads, width]
+        if config is not None and config.null_value:
+            self.null_value = nn.Parameter(torch.zeros(kv_heads, width, device=device, dtype=torch.float32))
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}, heads={self.heads}, {self.config or 'dense'}"
@@ -56,8 +56,8 @@ class EdgeGate(nn.Module):
         memo[id(self)] = copy
         copy.b.data = self.b.data.clone()
         copy.b.requires_grad_(self.b.requires_grad)
-        if self.rest is not None:
-            copy.rest = nn.Parameter(self.rest.data.clone(), self.rest.requires_grad)
+        if self.null_value is not None:
+            copy.null_value = nn.Parameter(self.null_value.data.clone(), self.null_value.requires_grad)
         copy.mode = self.mode
         return copy.train(self.training)
 
@@ -67,8 +67,8 @@ class EdgeGate(nn.Module):
         """Attend through the gate: blocks by default, the reference where a T x T matrix is asked for."""
         mode, kappa = self._mode(), 0.0 if self.config is None else self.config.kappa
         dtype = v.dtype
-        if self.rest is not None:
-            v = v - self.rest[:, None]
+        if self.null_value is not None:
+            v = v - self.null_value[:, None]
         if self.prefix is not None:
             if mask is not None:
                 raise EdgewiseError("a text that goes on after another cannot have a mask of its own")
@@ -85,8 +85,8 @@ class EdgeGate(nn.Module):
             for tap in self.taps:
                 tap.count(self.layer, gated, pairs, queries)
         y = gated.y
-        if self.rest is not None:
-            y = (y + self.rest.repeat_interleave(self.heads // self.kv_heads, 0)[:, None]).to(dtype)
+        if self.null_value is not None:
+            y = (y + self.null_value.repeat_interleave(self.heads // self.kv_heads, 0)[:, None]).to(dtype)
         return gated._replace(y=self._passes("outputs", y))
 
     def _mode(self) -> Mode:

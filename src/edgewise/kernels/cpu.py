@@ -102,7 +102,7 @@ def _hide_up_to_a_whole_vector(s, last, J):
 
 
 @njit
-def _resting(s, last):
+def _sink(s, last):
     """The first key in sight, -1 if it is the query's own, which is the last in sight."""
     hidden = s.dtype.type(_HIDDEN)
     j, own = 0, last - 1
@@ -139,9 +139,9 @@ def _forward_rows(
         if m == real(_HIDDEN):  # nothing to see: a padded query
             row_lse = zero
         if not sinks:
-            rest = _resting(s, last)
-            if rest >= 0:
-                s[rest] = _HIDDEN  # from the gate, not from the softmax
+            sink = _sink(s, last)
+            if sink >= 0:
+                s[sink] = _HIDDEN  # from the gate, not from the softmax
         threshold = real(kappa * row_lse - b[head])  # z = s - threshold
         key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
         row_edges, row_open = zero, zero
@@ -205,12 +205,12 @@ def _backward_rows(
         end = _hide_up_to_a_whole_vector(s, last, J)
         row_lse, row_D, row_c = lse[c, r], D[c, r], dedges[c, r]
         threshold = real(kappa * row_lse - b[head])
-        rest, p_rest = -1, zero
+        sink, p_sink = -1, zero
         if not sinks:
-            rest = _resting(s, last)
-            if rest >= 0:
-                p_rest = _exp(s[rest] - row_lse)
-                s[rest] = _HIDDEN
+            sink = _sink(s, last)
+            if sink >= 0:
+                p_sink = _exp(s[sink] - row_lse)
+                s[sink] = _HIDDEN
         key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
         sum_dz = zero
         for j in range(end):
@@ -224,8 +224,8 @@ def _backward_rows(
         for j in range(end):
             g[j] -= slope * sum_dz * abs(s[j])
             s[j] = max(s[j], zero)
-        if rest >= 0:  # it has M = 0 and no dz, but its weight takes from the others'
-            g[rest] = -p_rest * (row_D + slope * sum_dz)
+        if sink >= 0:  # it has M = 0 and no dz, but its weight takes from the others'
+            g[sink] = -p_sink * (row_D + slope * sum_dz)
         for j in range(end, J):
             s[j] = zero
             g[j] = zero

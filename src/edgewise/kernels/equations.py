@@ -107,7 +107,7 @@ def in_sight(queries: int, keys: int, mask: Tensor | None, device: torch.device)
     return causal[None, None] if mask is None else causal & mask
 
 
-def resting(seen: Tensor) -> Tensor:  # bool, [..., queries, keys] -> the same shape
+def sink_edges(seen: Tensor) -> Tensor:  # bool, [..., queries, keys] -> the same shape
     """The edge of each query to the first key in sight, if that is not its own, which is the last."""
     first = seen & (seen.cumsum(-1) == 1)
     return first & (seen.sum(-1, keepdim=True) > 1)
@@ -159,7 +159,7 @@ def _reference(
         p = torch.exp(s - lse)
         z = s - kappa * lse + b.view(-1, 1, 1)
         if not sinks:
-            z = z.masked_fill(resting(seen), -torch.inf)
+            z = z.masked_fill(sink_edges(seen), -torch.inf)
         keys = noise_keys(seed, q.shape[0], q.shape[1], q.shape[2], q.device, first_row)
         u = noise(keys, s.shape[-1], s.dtype) if mode == "sample" else None
         n = 0.0 if u is None else u.logit()
@@ -351,7 +351,7 @@ def _gate_rows(
     b = rows.b[head].repeat_interleave(i.stop - i.start, 1)[..., None]
     z = s - rows.kappa * lse + b
     if not rows.sinks:
-        z = z.masked_fill(resting(seen), -torch.inf)
+        z = z.masked_fill(sink_edges(seen), -torch.inf)
     E = torch.exp(z.clamp(max=40.0))  # sigmoid(40) is 1; a square of exp(40) still fits in single precision
     if not rows.sample:
         return lse, torch.exp(s - lse), E, (z > 0).to(S.dtype), 0.5

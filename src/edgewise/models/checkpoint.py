@@ -172,7 +172,7 @@ def _save_twin(model: PreTrainedModel, save_directory: str | Path, **kwargs: Any
 
 def _described(gate: GateConfig) -> dict[str, Any]:
     described = asdict(gate)
-    for number, (added, usual) in ((3, ("rest", False)), (2, ("sinks", True))):
+    for number, (added, usual) in ((3, ("null_value", False)), (2, ("sinks", True))):
         if described[added] != usual:
             return {"format": number, "gate": described}
         del described[added]
@@ -188,12 +188,12 @@ def read_gate(name: str, config: dict[str, Any]) -> tuple[GateConfig, dict[str, 
         )
     try:
         kind, b, host = str(part["gate"]["kind"]), float(part["gate"]["b"]), dict(part["host"])
-        sinks, rest = bool(part["gate"].get("sinks", True)), bool(part["gate"].get("rest", False))
+        sinks, null_value = bool(part["gate"].get("sinks", True)), bool(part["gate"].get("null_value", False))
     except (KeyError, TypeError, ValueError) as error:
         raise EdgewiseError(
             f"{name}: config.json describes no gate and host; the folder is damaged"
         ) from error
-    return GateConfig(kind, b, sinks, rest), host
+    return GateConfig(kind, b, sinks, null_value), host
 
 
 def _load_twin(found: sources.Source, dtype: torch.dtype | None) -> PreTrainedModel:

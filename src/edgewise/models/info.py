@@ -47,7 +47,7 @@ class ModelInfo:
             if self.gate is None
             else f"sparse, gate {self.gate.kind} (b = {self.gate.b:g}: {GATES[self.gate.kind].meaning}"
             + ("" if self.gate.sinks else "; never to a text's first token")
-            + ("; attending to nothing has a value" if self.gate.rest else "")
+            + ("; attending to nothing has a value" if self.gate.null_value else "")
             + ")"
         )
         rows = [
@@ -99,7 +99,7 @@ def info(name: str | Path) -> ModelInfo:
     if gate is not None and gate.learned:
         parameters += text.num_hidden_layers * text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    if gate is not None and gate.rest:
+    if gate is not None and gate.null_value:
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         parameters += text.num_hidden_layers * kv_heads * width
     bytes_each = getattr(torch, dtype.removeprefix("torch.")).itemsize

@@ -38,7 +38,7 @@ def print_plan(plan: Plan) -> None:
             f"{gpu.utilisation:.0%} of it assumed; {gpu.bandwidth:g} TB/s, {gpu.bandwidth_utilisation:.0%} assumed. "
             f"The gate's row passes would take {gpu.row_pass_share(plan.asked.work):.0%} of {plan.asked.name}."
         )
-    say("Nothing has been run on a GPU: these figures are a model, with --precision bf16 (docs/scaling.md).")
+    say("Nothing has been run on a GPU: these figures are a model, with --dtype bfloat16 (docs/scaling.md).")
     if plan.launch is None:
         say(f"\n{plan.asked.name} fits on no number of GPUs; in the way: {plan.asked.obstacle}.")
         return
@@ -78,7 +78,7 @@ def _memory(plan: Plan) -> Table:
     """Of the two kinds of post-training: on one device as asked, and on each GPU where it fits."""
     table = Table("GB", *_PARTS, "in all", title="Peak memory of post-training", title_justify="left")
     for stage in plan.stages[:2]:
-        table.add_row(f"{stage.name}, one device, {plan.config.precision}", *_parts(stage.memory))
+        table.add_row(f"{stage.name}, one device, {plan.config.dtype}", *_parts(stage.memory))
         if stage.layout:
             each = "one GPU" if stage.gpus == 1 else f"each of {stage.gpus} GPUs"
             at_once = f"{stage.layout.setup.B} row{'s' if stage.layout.setup.B > 1 else ''} at once"

@@ -1,7 +1,7 @@
 """On how many GPUs a run of post-training fits at least, and how it is started there.
 
 Tried in this order, with 1, 2, 4, ... GPUs: one GPU alone; FSDP; FSDP with activation checkpointing. In each, as many rows
-at once as fit (`--accumulate` takes the others one after the other). DDP holds everything on every GPU: it makes a run that
+at once as fit (`--grad-accum` takes the others one after the other). DDP holds everything on every GPU: it makes a run that
 fits on one faster, and none smaller. LoRA does not go together with FSDP (`posttraining.run` refuses it), so it fits on
 one GPU or on none.
 """
@@ -24,9 +24,9 @@ class Layout:
     """Where a run fits."""
 
     setup: Setup
-    rows: int
+    batch_size: int
     """To a step: those asked for, or more if there are more GPUs than rows."""
-    accumulate: int
+    grad_accum: int
     memory: Memory
 
     @property
@@ -36,13 +36,13 @@ class Layout:
         return "FSDP 2 with activation checkpointing" if self.setup.checkpointing else "FSDP 2"
 
 
-def smallest_layout(shape: Shape, setup: Setup, rows: int, accumulate: int, gpu: GPU) -> Layout | None:
+def smallest_layout(shape: Shape, setup: Setup, rows: int, grad_accum: int, gpu: GPU) -> Layout | None:
     """The fewest GPUs on which a run fits, in bf16; None if it fits on none."""
     most = 1 if setup.lora is not None else _MOST
     for G in (2**power for power in range(most.bit_length())):
-        each = -(-max(rows, G * accumulate) // (G * accumulate)) * accumulate  # rows must divide evenly
+        each = -(-max(rows, G * grad_accum) // (G * grad_accum)) * grad_accum  # rows must divide evenly
         for checkpointing in (False, True) if G > 1 else (False,):
-            for parts in range(accumulate, each + 1):
+            for parts in range(grad_accum, each + 1):
                 if each % parts:
                     continue
                 tried = replace(
@@ -78,7 +78,7 @@ def in_the_way(shape: Shape, setup: Setup, gpu: GPU) -> str:
     return f"together {memory.total / GIB:,.0f} GB {of}; the most of it {listed}"
 
 
-_PLANNED = ("tokens", "minutes", "precision", "rows", "accumulate", "out", "plan", "resume")
+_PLANNED = ("tokens", "minutes", "dtype", "batch_size", "grad_accum", "out", "plan", "resume")
 
 
 def _as_asked(config: SparsifyConfig) -> list[str]:
@@ -98,10 +98,14 @@ def _as_asked(config: SparsifyConfig) -> list[str]:
 def launch_line(layout: Layout, model: str, config: SparsifyConfig, tokens: int) -> str:
     """The command that starts the run there."""
     data = "" if model in pocket.NAMES else "--data ... "
-    words = [f"edgewise sparsify {model} {data}--tokens {tokens / 1e6:g}M --precision bf16"]
+    words = [f"edgewise sparsify {model} {data}--tokens {tokens / 1e6:g}M --dtype bfloat16"]
     words += _as_asked(config)
-    words += [f"--rows {layout.rows}"] if layout.rows != RECIPES[config.recipe].rows else []
-    words += [f"--accumulate {layout.accumulate}"] if layout.accumulate > 1 else []
+    words += (
+        [f"--batch-size {layout.batch_size}"]
+        if layout.batch_size != RECIPES[config.recipe].batch_size
+        else []
+    )
+    words += [f"--grad-accum {layout.grad_accum}"] if layout.grad_accum > 1 else []
     command = " ".join([*words, "--out ..."])
     if not layout.setup.sharded:
         return command

@@ -10,7 +10,7 @@ kernel multiplies in full. W is the number of words whose logits are computed (`
                                 gated attention 10 L H d K: scores again, dO V^T, dV, dQ, dK
     sparsify                    6 (P + W D) + 14 L H d K; where the recipe asks the dense model, its 2 (P + W D) + 4 L H d K
     sparsify --lora r           4 (P + W D) + 6 r (inputs and outputs of all maps) in place of 6 (P + W D)
-    sparsify --only-attention   4 (P + W D) + 2 (attention's weights); with --lora, only its maps have adapters
+    sparsify --attention-only   4 (P + W D) + 2 (attention's weights); with --lora, only its maps have adapters
     patching all heads          2 directions x H heads x (layers from l on, l = 0..L-1) = H L (L + 1) layers of each prompt
     EAP-IG                      for each step a forward pass, a backward pass without weights' gradients, and 2 D for each
                                 edge and token; its curve, 2 D for each edge, token and point
@@ -100,7 +100,7 @@ def sparsify(
     packed: bool = True,
     checkpointing: bool = False,
     words: int | None = None,
-    only_attention: bool = False,
+    attention_only: bool = False,
 ) -> Work:
     """Of one token. `packed`: documents share rows. `checkpointing`: layers are run again for the backward pass. `words`: W,
     V if not given."""
@@ -109,8 +109,8 @@ def sparsify(
     maps = shape.linear + unembedding
     pairs = shape.layers * shape.heads * K
     forward_bytes, backward_bytes = ROW_BYTES[recipe.sampled]
-    adapters = 0 if lora is None else lora * (shape.attention_sides if only_attention else shape.sides)
-    learned = 0 if lora is not None else shape.attention if only_attention else maps
+    adapters = 0 if lora is None else lora * (shape.attention_sides if attention_only else shape.sides)
+    learned = 0 if lora is not None else shape.attention if attention_only else maps
     work = Work(
         products=4 * maps + 2 * learned + 6 * adapters,
         exact=14 * shape.head_width * pairs,

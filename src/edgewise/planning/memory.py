@@ -63,7 +63,7 @@ class Setup:
     B: int
     """Rows at once on a device."""
     lora: int | None = None
-    only_attention: bool = field(default=False, kw_only=True)
+    attention_only: bool = field(default=False, kw_only=True)
     recipe: Recipe = PRETRAINED["edgewise"]
     packed: bool = True
     bf16: bool = False
@@ -77,10 +77,10 @@ class Setup:
     chunks; documents are told apart without masks."""
 
 
-def trained(shape: Shape, lora: int | None, only_attention: bool = False) -> int:
+def trained(shape: Shape, lora: int | None, attention_only: bool = False) -> int:
     """Weights that are trained: the gates' thresholds, and all, or attention's (but for its biases), or adapters."""
     weights, sides = (
-        (shape.attention, shape.attention_sides) if only_attention else (shape.parameters, shape.sides)
+        (shape.attention, shape.attention_sides) if attention_only else (shape.parameters, shape.sides)
     )
     return shape.layers * shape.heads + (weights if lora is None else lora * sides)
 
@@ -93,7 +93,7 @@ def floats_per_layer(shape: Shape) -> int:
 
 def sparsify(shape: Shape, setup: Setup) -> Memory:
     G = setup.G if setup.sharded else 1
-    learned = trained(shape, setup.lora, setup.only_attention)
+    learned = trained(shape, setup.lora, setup.attention_only)
     maps = shape.linear + shape.unembedding
     whole = shape.parameters + (learned if setup.lora is not None else shape.layers * shape.heads)
     weights, gradients = 4 * whole / G, 4 * learned / G

@@ -90,7 +90,7 @@ def plan(
     shipped = shape.name in pocket.NAMES
     tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
     context = config.context or min(own, LONGEST_CONTEXT)
-    rows = config.rows or recipe_for(config.recipe, shape.parameters).rows
+    rows = config.batch_size or recipe_for(config.recipe, shape.parameters).batch_size
     stages = [
         _sparsify(shape, config, tokens, context, rows, lora, not shipped)
         for lora in (None, config.lora or LORA_RANK)
@@ -106,27 +106,27 @@ def _sparsify(
     shape: Shape, config: SparsifyConfig, tokens: int, T: int, rows: int, lora: int | None, packed: bool
 ) -> Stage:
     recipe = recipe_for(config.recipe, shape.parameters)
-    at_once = max(1, rows // config.accumulate)
+    at_once = max(1, rows // config.grad_accum)
     here = Setup(
         T,
         at_once,
         lora,
         recipe,
         packed,
-        bf16=config.precision == "bf16",
-        only_attention=config.only_attention,
+        bf16=config.dtype == "bfloat16",
+        attention_only=config.attention_only,
     )
-    layout = smallest_layout(shape, here, rows, config.accumulate, H100)
+    layout = smallest_layout(shape, here, rows, config.grad_accum, H100)
     there = layout.setup if layout else here
     words = flops.words_at_once(shape, recipe, there.B * T, there.sharded)
     return Stage(
         "sparsify"
-        + (" --only-attention" if config.only_attention else "")
+        + (" --attention-only" if config.attention_only else "")
         + ("" if lora is None else f" --lora {lora}"),
         f"{tokens / 1e6:,.4g}M tokens",
         tokens,
         flops.sparsify(
-            shape, T, recipe, lora, packed, there.checkpointing, words, only_attention=config.only_attention
+            shape, T, recipe, lora, packed, there.checkpointing, words, attention_only=config.attention_only
         )
         * tokens,
         memory.sparsify(shape, here),

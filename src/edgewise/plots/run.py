@@ -26,13 +26,13 @@ def run_figure(folder: Path) -> Figure:
     title = f"Post-training of {model_name(str(summary['model']))}: {summary['density']:.2%} of edges left"
     caption = (
         f"Recipe {summary['recipe']}, seed {summary['seed']}. Held-out loss in nats per token; the target is the dense "
-        f"model's {summary['dense_ce']:.3f} + {summary['margin']:g}."
+        f"model's {summary['dense_ce']:.3f} + {summary['tolerance']:g}."
     )
     # checks on the way see a part of the held-out text; only their distance from the dense model compares with the end
     losses = [summary["dense_ce"] + line["delta_ce"] for line in checks]
     # the first checks may be far above, and would hide whether the target is met
     highest = sorted(losses)[int(0.8 * (len(checks) - 1))]
-    top = summary["dense_ce"] + max(4 * summary["margin"], 1.2 * (highest - summary["dense_ce"]))
+    top = summary["dense_ce"] + max(4 * summary["tolerance"], 1.2 * (highest - summary["dense_ce"]))
     if max(losses) > top:
         caption += f" The highest, {max(losses):.3f}, is above the picture."
     with picture(COLUMN, 4.2, title, caption) as figure:
@@ -56,9 +56,9 @@ def run_figure(folder: Path) -> Figure:
         pressure.set_title("regularisation strength β")
 
         loss.plot(_millions(checks), losses, color=SPARSE, marker=".", ms=3, lw=1.2)
-        allowed = summary["dense_ce"] + summary["margin"]
+        allowed = summary["dense_ce"] + summary["tolerance"]
         loss.axhline(allowed, color=TARGET, ls="--", lw=0.8)
-        loss.set_ylim(summary["dense_ce"] - 2 * summary["margin"], top)
+        loss.set_ylim(summary["dense_ce"] - 2 * summary["tolerance"], top)
         loss.set_title("held-out loss (dashed: target)")
         loss.set_xlabel("million tokens")
         for axes in (density, pressure, loss):

@@ -264,7 +264,7 @@ def _training(path: Path) -> dict[str, Any] | None:
         "model",
         "recipe",
         "seed",
-        "margin",
+        "tolerance",
         "dense_ce",
         "sparse_ce",
         "delta_ce",

@@ -91,7 +91,7 @@ def predict(graph: Graph) -> tuple[Tensor, Tensor]:  # -> [n], [L, heads]
 
     def visit(layer: int, at_mlp: Tensor, at_attention: Tensor, at_heads: Tensor) -> None:
         per_head[layer] = -(
-            at_heads[0] * (frozen.head_outputs[layer] - frozen.layers[layer].rest[:, None])
+            at_heads[0] * (frozen.head_outputs[layer] - frozen.layers[layer].null_value[:, None])
         ).sum((-2, -1))
 
     end = torch.zeros(1, frozen.length, frozen.width)
@@ -110,7 +110,7 @@ def _without(
         y = y.clone()
         for row, (its_layer, head) in enumerate(heads):
             if its_layer == layer:
-                y[row, head] = graph.frozen.layers[layer].rest[head]
+                y[row, head] = graph.frozen.layers[layer].null_value[head]
         return y
 
     def keep_pattern(layer: int, weights: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class FrozenLayer:
     """W_O, [heads, d, D]."""
     constant: Tensor
     """c, [T, D]: what attention gives when it reads nothing."""
-    rest: Tensor
+    null_value: Tensor
     """What each head gives when it attends to nothing, [heads, d]."""
 
     def head_values(self, r: Tensor) -> Tensor:  # [n, T, D] -> [n, heads, T, d]
@@ -209,7 +209,7 @@ def freeze(model: PreTrainedModel, ids: Tensor) -> Frozen:  # [T]
         norm_1 = _freeze_norm(layer.norm_1, *seen["norm_1", number], name)
         norm_2 = _freeze_norm(layer.norm_2, *seen["norm_2", number], name)
         layers.append(
-            _freeze_layer(layer, norm_1, norm_2, taps.last["weights"][number][0], gates[number].rest)
+            _freeze_layer(layer, norm_1, norm_2, taps.last["weights"][number][0], gates[number].null_value)
         )
     mlps = [seen["mlp", number] for number in range(len(layers))]
     parallel = all(torch.equal(seen["norm_1", i][0], seen["norm_2", i][0]) for i in range(len(layers)))
@@ -250,7 +250,7 @@ def _watching(module: nn.Module, key: tuple[str, int], into: dict) -> Any:
 
 
 def _freeze_layer(
-    layer: Layer, norm_1: FrozenNorm, norm_2: FrozenNorm, weights: Tensor, rest: Tensor | None
+    layer: Layer, norm_1: FrozenNorm, norm_2: FrozenNorm, weights: Tensor, null_value: Tensor | None
 ) -> FrozenLayer:
     values, bias = layer.weights("v")
     group = layer.heads // layer.kv_heads  # heads that share their values
@@ -260,12 +260,14 @@ def _freeze_layer(
     if bias is not None:
         at_nothing = at_nothing + bias[:, 0].repeat_interleave(group, 0)
     constant = torch.einsum("hqk,hd,hde->qe", weights, at_nothing, outputs)
-    at_rest = torch.zeros_like(at_nothing) if rest is None else rest.repeat_interleave(group, 0)
-    constant = constant + torch.einsum("hq,hd,hde->qe", 1 - weights.sum(-1), at_rest, outputs)
+    null_values = (
+        torch.zeros_like(at_nothing) if null_value is None else null_value.repeat_interleave(group, 0)
+    )
+    constant = constant + torch.einsum("hq,hd,hde->qe", 1 - weights.sum(-1), null_values, outputs)
     out_bias = getattr(layer.out, "bias", None)
     if out_bias is not None:
         constant = constant + out_bias
-    return FrozenLayer(norm_1, norm_2, weights, values, outputs, constant, at_rest)
+    return FrozenLayer(norm_1, norm_2, weights, values, outputs, constant, null_values)
 
 
 def _freeze_norm(norm: nn.Module, x: Tensor, y: Tensor, model: str) -> FrozenNorm:  # [T, D] each

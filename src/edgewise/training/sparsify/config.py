@@ -27,7 +27,7 @@ class Recipe:
     closing: int
     """Steps in which it falls, more where thresholds are slowed. What it closes takes as long to make up for: a run of less
     than twice as many steps goes without."""
-    rest: bool
+    null_value: bool
     """Whether to attend to nothing has a value of its own, which is learned."""
     sampled: bool
     """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
@@ -42,13 +42,13 @@ class Recipe:
     multiplier that yields at once never gets past what hurts at first. Afterwards it may fall little by little, to the floor
     at the end: one that falls faster lets edges back in."""
     held: float
-    """In margins: half the loss that may be given up buys half the pressure."""
+    """In tolerances: half the loss that may be given up buys half the pressure."""
     beta: float
-    """The multiplier's start, in margins."""
+    """The multiplier's start, in tolerances."""
     floor: float
-    """Its least value, in margins."""
+    """Its least value, in tolerances."""
     ceiling: float
-    """Its largest value, in margins."""
+    """Its largest value, in tolerances."""
     speed: float
     """Largest relative change of its level in one step."""
     swing: float
@@ -64,9 +64,9 @@ class Recipe:
     """Share of the run over which the rates fall to zero."""
     averaged: float
     """Share of the run that the twin is an average of, 0 for the weights of its last step. At a rate that gets anywhere in a
-    pretrained model, a step's noise alone costs more than the margin; the average has little of it, and the multiplier goes
-    by what the average loses on held-out text. Not with FSDP."""
-    rows: int
+    pretrained model, a step's noise alone costs more than the tolerance; the average has little of it, and the multiplier
+    goes by what the average loses on held-out text. Not with FSDP."""
+    batch_size: int
     """Rows to a step, over all machines."""
 
 
@@ -76,7 +76,7 @@ RECIPES = {
         b=7.0,
         b_end=3.0,
         closing=400,
-        rest=False,
+        null_value=False,
         sampled=False,
         distilled=True,
         paired=True,
@@ -94,14 +94,14 @@ RECIPES = {
         warmup=50,
         decay=0.6,
         averaged=0.0,
-        rows=16,
+        batch_size=16,
     ),
     "paper": Recipe(
         gate="score",
         b=2.0,
         b_end=None,
         closing=1,
-        rest=False,
+        null_value=False,
         sampled=True,
         distilled=False,
         paired=False,
@@ -119,7 +119,7 @@ RECIPES = {
         warmup=50,
         decay=0.5,
         averaged=0.0,
-        rows=16,
+        batch_size=16,
     ),
 }
 SMALL = 5_000_000
@@ -128,7 +128,7 @@ PRETRAINED = {
     "edgewise": replace(
         RECIPES["edgewise"],
         b_end=None,
-        rest=True,
+        null_value=True,
         hold=1.0,
         held=0.5,
         beta=2.0,
@@ -142,9 +142,9 @@ PRETRAINED = {
     "paper": RECIPES["paper"],
 }
 """For larger models. Their weights follow so slowly that what high pressure takes away does not come back: so it stays low,
-and moves slowly. But not too low: with the loss at the margin, a factor of e in density is worth 1.6 margins (stories15M),
-and much less pressure than that lets back edges which training would have made up for. Nor does a ceiling on b let
-attention back that they need spread thin."""
+and moves slowly. But not too low: with the loss at the tolerance, a factor of e in density is worth 1.6 tolerances
+(stories15M), and much less pressure than that lets back edges which training would have made up for. Nor does a ceiling on b
+let attention back that they need spread thin."""
 
 
 def recipe_for(name: str, parameters: int) -> Recipe:
@@ -153,7 +153,7 @@ def recipe_for(name: str, parameters: int) -> Recipe:
 
 
 DEFAULT_MINUTES = 15.0
-DEFAULT_MARGIN = 0.01
+DEFAULT_TOLERANCE = 0.01
 LONGEST_CONTEXT = 1024
 """Tokens to a row, where --context says nothing and the model could take more."""
 _SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
@@ -182,7 +182,7 @@ class SparsifyConfig:
     density: float | None = None
     """Stop when held-out density is at most this share of edges (0.02 is 2 %) and the loss is kept. Once so few are left,
     the pressure is let go, and the loss comes back sooner."""
-    margin: float | None = None
+    tolerance: float | None = None
     """By how much the twin's loss may exceed the dense model's, in nats per token: 0.01 if not given."""
     seed: int = 0
     """Seed of the order of data and of the gates' noise."""
@@ -198,31 +198,32 @@ class SparsifyConfig:
     for their adapters or attention alone."""
     context: int | None = None
     """Tokens to a row; the model's own context (at most 1024) if not given."""
-    rows: int | None = None
+    batch_size: int | None = None
     """Rows to a step, over all processes."""
-    accumulate: int = 1
+    grad_accum: int = 1
     """Compute a step's gradient in so many parts, to save memory."""
-    alone: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
+    layerwise_warmup: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
     """Begin with each layer's attention by itself, for so many of the run's tokens: cheaper. Rows are gone over four times
     and count each time. For pretrained models."""
-    only_attention: bool = False
+    attention_only: bool = False
     """Train only attention's own weights, or adapters of these: MLPs, norms and embeddings stay the dense model's. A step is
     cheaper, and a pretrained model bears a higher --lr."""
     lora: int | None = None
     """Train LoRA adapters of this rank instead of all weights (needs peft). At the end they are merged into the twin, and
     saved as adapters/ too: the same twin, for every command, in a small part of the space."""
-    precision: Literal["float32", "bf16"] = "float32"
-    """`bf16` computes matrix products in bfloat16 (autocast); weights and gates stay in float32."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """`bfloat16` computes matrix products in bfloat16 (autocast); weights and gates stay in float32."""
     valid: tuple[str, ...] | None = None
     """Held-out data; a part of --data that is never trained on if not given."""
     controls: bool = False
     """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training. Takes
     several times as long as the run."""
     resume: bool = False
-    """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density, --margin and --lr may be new."""
+    """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density, --tolerance and --lr may
+    be new."""
     save_minutes: float = 5.0
     """Minutes between snapshots."""
-    track: Literal["tensorboard", "wandb", "trackio"] | None = None
+    report_to: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Also log to this tracker, through accelerate."""
     plan: bool = False
     """Only say what this and the other stages would cost, from the model's config: no weights are loaded, nothing is run."""
@@ -232,12 +233,12 @@ class SparsifyConfig:
             "--tokens": self.tokens is not None and self.token_limit == 0,
             "--minutes": self.minutes is not None and not self.minutes > 0,
             "--density": self.density is not None and not 0 < self.density < 1,
-            "--margin": self.margin is not None and not self.margin > 0,
+            "--tolerance": self.tolerance is not None and not self.tolerance > 0,
             "--lr": self.lr is not None and not self.lr > 0,
             "--context": self.context is not None and self.context < 2,
-            "--rows": self.rows is not None and self.rows < 1,
-            "--accumulate": self.accumulate < 1,
-            "--alone": self.alone is not None and self.alone_tokens == 0,
+            "--batch-size": self.batch_size is not None and self.batch_size < 1,
+            "--grad-accum": self.grad_accum < 1,
+            "--layerwise-warmup": self.layerwise_warmup is not None and self.layerwise_tokens == 0,
             "--lora": self.lora is not None and self.lora < 1,
             "--save-minutes": not self.save_minutes >= 0,
         }
@@ -249,17 +250,17 @@ class SparsifyConfig:
             raise EdgewiseError(f"unknown recipe {self.recipe!r}; the recipes are: {', '.join(RECIPES)}")
 
     @property
-    def allowed(self) -> float:
+    def loss_tolerance(self) -> float:
         """Nats per token that the twin may lose."""
-        return DEFAULT_MARGIN if self.margin is None else self.margin
+        return DEFAULT_TOLERANCE if self.tolerance is None else self.tolerance
 
     @property
     def token_limit(self) -> int | None:
         return None if self.tokens is None else count(str(self.tokens))
 
     @property
-    def alone_tokens(self) -> int:
-        return 0 if self.alone is None else count(str(self.alone))
+    def layerwise_tokens(self) -> int:
+        return 0 if self.layerwise_warmup is None else count(str(self.layerwise_warmup))
 
     @property
     def minute_limit(self) -> float | None:
@@ -275,9 +276,9 @@ class SparsifyConfig:
         return GateConfig(kind, usual[kind] if self.b is None else self.b, self.sinks)
 
 
-MAY_BE_NEW = ("tokens", "minutes", "density", "margin", "lr")
+MAY_BE_NEW = ("tokens", "minutes", "density", "tolerance", "lr")
 """What a resumed run may change."""
-NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "track", "plan", *MAY_BE_NEW)
+NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "report_to", "plan", *MAY_BE_NEW)
 
 
 def changed(begun: dict, now: SparsifyConfig) -> list[str]:

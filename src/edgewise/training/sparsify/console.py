@@ -40,34 +40,34 @@ class Display:
         return track(steps, "", console=self.console, transient=True) if self.console.is_terminal else steps
 
     def plan(
-        self, run: "Run", name: str, dense: Measured, seconds: float, alone_seconds: float = 0.0
+        self, run: "Run", name: str, dense: Measured, seconds: float, layerwise_seconds: float = 0.0
     ) -> None:
         """Before the first step: what will be done."""
         config, steps = run.config, run.steps - run.step_number
-        alone_left = max(0, run.alone_steps - run.step_number)
+        layerwise_left = max(0, run.layerwise_steps - run.step_number)
         trained = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
         gate = run.gate
-        rest = ", attending to nothing has a value" if gate.rest else ""
+        null_value = ", attending to nothing has a value" if gate.null_value else ""
         averaged = 0 if run.average is None else 4  # bytes for each weight
         validation = bytes_of_measuring(run.dense, run.data.held_out)
         stops = [f"density {config.density:.2%}"] if config.density is not None else []
         rows = {
             "model": f"{name}: {trained / 1e6:.2f}M trained parameters"
             + (f" (LoRA, rank {config.lora})" if config.lora else "")
-            + (" (only attention)" if config.only_attention else ""),
-            "recipe": f"{config.recipe}, gate {gate.kind} from b = {gate.b:g}{rest}, learning rate {run.rates[0]:g}",
+            + (" (only attention)" if config.attention_only else ""),
+            "recipe": f"{config.recipe}, gate {gate.kind} from b = {gate.b:g}{null_value}, learning rate {run.rates[0]:g}",
             "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
             "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens"
             + "".join(f", or until {stop}" for stop in stops),
-            "time": f"about {span((steps - alone_left) * seconds + alone_seconds)} "
+            "time": f"about {span((steps - layerwise_left) * seconds + layerwise_seconds)} "
             f"({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
             "memory": f"about {memory_of(run, averaged, validation) / 2**30:.1f} GB",
-            "keep": f"held-out loss <= {dense.ce:.4f} + {config.allowed:g} nats ({dense.tokens:,} tokens)",
+            "keep": f"held-out loss <= {dense.ce:.4f} + {config.loss_tolerance:g} nats ({dense.tokens:,} tokens)",
             "results": str(config.out),
         }
-        if alone_left:
-            pace = alone_left * run.tokens_per_step / alone_seconds
-            rows["work"] += f", of which {alone_left:,} with each layer alone ({pace:,.0f} tokens/s)"
+        if layerwise_left:
+            pace = layerwise_left * run.tokens_per_step / layerwise_seconds
+            rows["work"] += f", of which {layerwise_left:,} with each layer alone ({pace:,.0f} tokens/s)"
         for label, text in rows.items():
             self.print(f"{label:<9}{text}")
 
@@ -106,13 +106,13 @@ class Display:
 
     def described(self, run: "Run", seen: "StepLog") -> str:
         """A step, in the live line."""
-        if run.is_alone:
+        if run.is_layerwise:
             return (
-                f"layers alone, about {run.multiplier.gap or 0:+.4f} (may {run.config.allowed:+g}) · "
+                f"layers alone, about {run.multiplier.gap or 0:+.4f} (may {run.config.loss_tolerance:+g}) · "
                 f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
             )
         return (
-            f"loss {seen.dense_ce:.3f} {run.multiplier.expected:+.4f} (may {run.config.allowed:+g}) · "
+            f"loss {seen.dense_ce:.3f} {run.multiplier.expected:+.4f} (may {run.config.loss_tolerance:+g}) · "
             f"density {self._density(seen)} · pressure {run.multiplier.beta:.2g}"
         )
 
@@ -125,7 +125,7 @@ class Display:
         self.last = measured
 
     def result(self, summary: dict[str, Any], out: Path) -> None:
-        kept = "kept" if summary["delta_ce"] <= summary["margin"] else "NOT kept"
+        kept = "kept" if summary["delta_ce"] <= summary["tolerance"] else "NOT kept"
         self.print(
             f"{summary['stopped']}: {summary['density']:.2%} of edges ({summary['edges_per_query']:.2f} a query and head, "
             f"{summary['heads_closed']} of {summary['heads']} heads closed); held-out loss {summary['sparse_ce']:.4f}, "

@@ -35,7 +35,7 @@ from edgewise.measure.evaluation import Measured, cross_entropy, measure, parts,
 from edgewise.models.checkpoint import gate
 from edgewise.training.averaging import Average
 from edgewise.training.snapshot import explained
-from edgewise.training.sparsify.null_value import Mask, above, at_rest, give_rest
+from edgewise.training.sparsify.null_value import Mask, above, set_null_values, with_null_values
 from edgewise.training.sparsify.objective import compare, schedule
 from edgewise.training.sparsify.parameters import as_trained
 from edgewise.training.sparsify.sampled_softmax import only
@@ -125,14 +125,14 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
 
 
 def train_masked(
-    run: "Run", mask: Mask | None, display: "Display", rest: list[Tensor] | None
+    run: "Run", mask: Mask | None, display: "Display", null_value: list[Tensor] | None
 ) -> "PreTrainedModel":
     """The dense model, post-trained behind a mask as the twin was: what is trained, the fit and its words, the rates, rows,
-    precision and number of steps are the run's own, and so is the average. `rest` is what attending to nothing begins with,
+    precision and number of steps are the run's own, and so is the average. `null_value` is where the null values start,
     if the twin has it, so that they differ in their edges only."""
     recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
     plain = copy.deepcopy(run.dense).float()  # pyright: ignore
-    give_rest(plain, rest)
+    set_null_values(plain, null_value)
     unembedding: Any = plain.get_output_embeddings()
     model = as_trained(plain, run.config)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -144,9 +144,9 @@ def train_masked(
             part.p = 0.0
     for step in display.track(range(steps)):
         optimizer.param_groups[0]["lr"] = run.rates[0] * schedule(step, steps, recipe.warmup, recipe.decay)
-        batch = run.data.train.take(run.rows)
+        batch = run.data.train.take(run.batch_size)
         asked = (batch.targets != IGNORE).sum().item()
-        for part in parts(batch, run.part_rows, device):
+        for part in parts(batch, run.micro_batch_size, device):
             words, piece = run.gradients.words(part, step)
             with masked(model, mask), run.gradients.autocast(), only(unembedding, words):
                 logits = run_model(model, piece)
@@ -190,13 +190,13 @@ def run_controls(
     for name, mask in masks.items():
         if f"{name}, trained" in results:
             continue
-        rest = None if mask is None else run.mean_unattended(mask)
+        null_value = None if mask is None else run.mean_unattended(mask)
         if mask is not None:
-            with at_rest(run.dense, rest):
+            with with_null_values(run.dense, null_value):
                 results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
         display.print(f"control: {name}, trained for {run.step_number:,} steps")
         run.data.train.load_state_dict(run.first_state)
-        model = train_masked(run, mask, display, rest)
+        model = train_masked(run, mask, display, null_value)
         if mask is not None:
             with explained(run.snapshot_folder, "a control"):
                 save_control(
@@ -225,9 +225,10 @@ def load_control(folder: Path, dense: nn.Module) -> Mask:
     content = json.loads((folder / "mask.json").read_text())
     file = str(folder / "behind-a-mask.safetensors")
     with safe_open(file, "pt") as weights:
-        has_rest = any(key.endswith("edge_gate.rest") for key in weights.keys())  # noqa: SIM118
-    give_rest(
-        dense, [torch.zeros(each.kv_heads, each.width) for each in gates_of(dense)] if has_rest else None
+        has_null_value = any(key.endswith("edge_gate.null_value") for key in weights.keys())  # noqa: SIM118
+    set_null_values(
+        dense,
+        [torch.zeros(each.kv_heads, each.width) for each in gates_of(dense)] if has_null_value else None,
     )
     load_model(dense, file)
     if content["kind"] == "random":
@@ -242,7 +243,7 @@ def thresholds(
     found = []
     for threshold in THRESHOLDS:
         model = gate(copy.deepcopy(dense), GateConfig("relative", b=-math.log(threshold)))
-        give_rest(model, mean_unattended(above(threshold)))
+        set_null_values(model, mean_unattended(above(threshold)))
         measured = measure(model, held_out)
         found.append({"threshold": threshold, "density": measured.density, "ce": measured.ce})
     return found

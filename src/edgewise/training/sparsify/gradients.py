@@ -1,7 +1,7 @@
 """The gradient of a step: how far the twin is from the dense model, and the pressure on its edges.
 
 Rows are shared out over the processes, and each process takes its own in parts. A step is of all layers together, or of each
-layer by itself (`alone.py`).
+layer by itself (`layerwise.py`).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from edgewise.gating.edge_gate import gates_of, mode
 from edgewise.gating.tap import tap
 from edgewise.measure.evaluation import cross_entropy, parts, run_model, run_rows
 from edgewise.training.sharding import pairs_of, share_of
-from edgewise.training.sparsify import layerwise as alone
+from edgewise.training.sparsify import layerwise
 from edgewise.training.sparsify.config import Recipe, SparsifyConfig
 from edgewise.training.sparsify.objective import compare
 from edgewise.training.sparsify.sampled_softmax import (
@@ -43,19 +43,19 @@ class Gradients:
         config: SparsifyConfig,
         recipe: Recipe,
         accelerator: Accelerator,
-        part_rows: int,
+        micro_batch_size: int,
         first_rows: Callable[[int], Batch],
     ):
         """`model` is the twin as it is trained, inside peft, DDP or FSDP, and `unembedding` its own; `first_rows` gives so
         many tokens of the text that the run began with."""
         self.dense, self.model, self.config, self.recipe = dense, model, config, recipe
-        self.accelerator, self.part_rows, self.first_rows = accelerator, part_rows, first_rows
+        self.accelerator, self.micro_batch_size, self.first_rows = accelerator, micro_batch_size, first_rows
         self.gates = gates_of(self.inner)
         self.metrics: list[Tensor] | None = None
         self.likely: Tensor | None = None
         self._unembeddings: list[Any] = [dense.get_output_embeddings(), unembedding]
         self._recorded_of: Batch | None = None
-        self._recorded: dict[int, list[alone.Passed]] = {}
+        self._recorded: dict[int, list[layerwise.Passed]] = {}
         """By the part of that batch."""
 
     @property
@@ -63,7 +63,7 @@ class Gradients:
         """The model inside DDP or FSDP, still inside peft."""
         return self.accelerator.unwrap_model(self.model)
 
-    def compute(self, batch: Batch, step: int, pressure: float, is_alone: bool) -> Tensor:  # -> [3]
+    def compute(self, batch: Batch, step: int, pressure: float, is_layerwise: bool) -> Tensor:  # -> [3]
         """Forward and backward of a whole step. Gives the twin's loss, the dense model's and the density: this process's
         share of each."""
         device = self.accelerator.device
@@ -71,21 +71,23 @@ class Gradients:
         all_pairs = pairs_of(batch)
         mine = share_of(batch, self.accelerator.process_index, self.accelerator.num_processes)
         first_row = self.accelerator.process_index * len(mine.ids)
-        pieces = list(parts(mine, self.part_rows, device))
+        pieces = list(parts(mine, self.micro_batch_size, device))
         sums = torch.zeros(3, device=device)
         self.model.train()
         for i, part in enumerate(pieces):
-            sync = i == len(pieces) - 1 and not is_alone
+            sync = i == len(pieces) - 1 and not is_layerwise
             share = pairs_of(part) / all_pairs
             with (
                 contextlib.nullcontext() if sync else self.accelerator.no_sync(self.model),
-                self._sampling(step, first_row + i * self.part_rows),
+                self._sampling(step, first_row + i * self.micro_batch_size),
             ):
-                if is_alone:
-                    sums += self._backward_alone(self._passed(batch, i, part), asked, share, pressure)
+                if is_layerwise:
+                    sums += self._backward_layerwise(self._passed(batch, i, part), asked, share, pressure)
                 else:
                     sums += self._backward_together(part, asked, share, pressure, step)
-        if is_alone and self.accelerator.num_processes > 1:  # DDP sees only what goes through the whole model
+        if (
+            is_layerwise and self.accelerator.num_processes > 1
+        ):  # DDP sees only what goes through the whole model
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter.grad = self.accelerator.reduce(parameter.grad, "sum")  # pyright: ignore
@@ -100,7 +102,7 @@ class Gradients:
             return run_model(self.dense, part)
 
     def autocast(self) -> Any:
-        on = self.config.precision == "bf16"
+        on = self.config.dtype == "bfloat16"
         return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=on)
 
     def words(self, part: Batch, step: int) -> tuple[Words | None, Batch]:
@@ -110,7 +112,7 @@ class Gradients:
         if not self.recipe.paired or sharded or not is_large(vocabulary):
             return None, part
         if self.likely is None:
-            self.likely = likely_words(self.dense, self.first_rows(TOKENS), self.part_rows)
+            self.likely = likely_words(self.dense, self.first_rows(TOKENS), self.micro_batch_size)
         draw = torch.Generator().manual_seed(self.config.seed * 1_000_003 + step)
         return words_of(part, self.likely, vocabulary, draw)
 
@@ -137,24 +139,26 @@ class Gradients:
         self.accelerator.backward(loss * self.accelerator.num_processes)
         return torch.stack([ce.detach(), dense_ce.detach(), density.detach()])
 
-    def _backward_alone(
-        self, seen: list[alone.Passed], asked: int, share: float, pressure: float
+    def _backward_layerwise(
+        self, seen: list[layerwise.Passed], asked: int, share: float, pressure: float
     ) -> Tensor:  # -> [3]
         """The estimated cost stands for the loss, and 0 for the dense model's."""
         if self.metrics is None:
-            rows = self.first_rows(alone.METRIC_TOKENS)
-            self.metrics = alone.fisher_metrics(self.dense, rows, self.part_rows, self.config.seed)
+            rows = self.first_rows(layerwise.METRIC_TOKENS)
+            self.metrics = layerwise.fisher_metrics(self.dense, rows, self.micro_batch_size, self.config.seed)
         with self.autocast():
-            cost, density = alone.backward_alone(self.inner, seen, self.metrics, asked, pressure, share)
+            cost, density = layerwise.backward_layerwise(
+                self.inner, seen, self.metrics, asked, pressure, share
+            )
         return torch.tensor([cost, 0.0, density], device=self.accelerator.device)
 
-    def _passed(self, batch: Batch, place: int, part: Batch) -> list[alone.Passed]:
+    def _passed(self, batch: Batch, place: int, part: Batch) -> list[layerwise.Passed]:
         """What passes through the dense model's attention, computed once for each batch: layers alone go over it again."""
         if self._recorded_of is not batch:
             self._recorded_of, self._recorded = batch, {}
         found = self._recorded
         if place not in found:
-            with torch.no_grad(), self.autocast(), alone.recording(self.dense) as found[place]:
+            with torch.no_grad(), self.autocast(), layerwise.recording(self.dense) as found[place]:
                 run_rows(self.dense.base_model, part)
         return found[place]
 

@@ -87,7 +87,7 @@ def _only_gradients_of_activations(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(wanted)
 
 
-def backward_alone(
+def backward_layerwise(
     twin: nn.Module, seen: list[Passed], metrics: list[Tensor], asked: int, pressure: float, share: float
 ) -> tuple[float, float]:  # -> nats, density
     """Compute the gradients of each layer's own loss: its cost in nats, per token asked for, and its share of the edges.

@@ -66,7 +66,7 @@ def sparsify(
         raise EdgewiseError("plan=True only plans: call edgewise.plan(model, config)")
     # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
     only_cpu = not torch.accelerator.is_available()
-    accelerator = Accelerator(cpu=only_cpu, log_with=config.track, project_dir=str(config.out))
+    accelerator = Accelerator(cpu=only_cpu, log_with=config.report_to, project_dir=str(config.out))
     display = Display(accelerator.is_main_process)
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is not None and plugin.cpu_ram_efficient_loading:
@@ -74,8 +74,8 @@ def sparsify(
             "with FSDP's cpu_ram_efficient_loading only one process would load the dense model's weights, and the others "
             "learn from zeros; start with --fsdp_cpu_ram_efficient_loading false"
         )
-    if config.track and not accelerator.log_with:
-        raise EdgewiseError(f"--track {config.track} needs a package: pip install {config.track}")
+    if config.report_to and not accelerator.log_with:
+        raise EdgewiseError(f"--report-to {config.report_to} needs a package: pip install {config.report_to}")
     config, position = _begin_or_resume(config, display)
     name = known_name(model)
     dense = model if isinstance(model, PreTrainedModel) else load(model)
@@ -88,7 +88,7 @@ def sparsify(
         with display.status("what attending to nothing is worth"):
             begun = None if position is None else position.get("recipe", {})
             run = Run(dense, found, config, accelerator, begun)
-        if config.track:
+        if config.report_to:
             about = {"model": name, "seed": config.seed, "recipe": config.recipe}
             accelerator.init_trackers("edgewise", about)
         with display.status("the dense model on held-out text"):
@@ -99,7 +99,7 @@ def sparsify(
             stopped = _train(run, display)
             return _finish(run, name, dense_measured, tokenizer, stopped, display)
         finally:
-            if config.track:
+            if config.report_to:
                 accelerator.end_training()
 
 
@@ -132,7 +132,7 @@ def _begin_or_resume(
     if new := changed(settings, config):
         raise EdgewiseError(f"the run was begun with other settings; resume it without {', '.join(new)}")
     kept = SparsifyConfig(**{**settings, "out": config.out})
-    asked = {key: getattr(config, key) for key in (*MAY_BE_NEW, "track")}
+    asked = {key: getattr(config, key) for key in (*MAY_BE_NEW, "report_to")}
     given = {key: value for key, value in asked.items() if value is not None}
     config = replace(kept, resume=True, save_minutes=config.save_minutes, controls=config.controls, **given)
     return config, {**position, "folder": found}
@@ -187,7 +187,7 @@ def _restore_or_plan(
         _check_same(run, position, dense)
         run.restore(position["folder"], position)
         now = run.step_number
-        added_since = {"rest": False, "lead": 0.0}
+        added_since = {"null_value": False, "lead": 0.0}
         if {**added_since, **position.get("recipe", {})} != json.loads(json.dumps(asdict(run.recipe))):
             display.print(
                 "the recipe is another now than when this run was begun: it goes on with the new one"
@@ -202,24 +202,25 @@ def _restore_or_plan(
     if config.token_limit is not None:
         if config.token_limit < run.tokens_per_step:
             raise EdgewiseError(
-                f"--tokens {config.tokens} is less than one step of {run.tokens_per_step:,} tokens; reduce --rows"
+                f"--tokens {config.tokens} is less than one step of {run.tokens_per_step:,} tokens; reduce --batch-size"
             )
         limits.append(config.token_limit // run.tokens_per_step)
     with display.status("measuring a step"):
-        alone_left = max(0, run.alone_steps - now)
+        layerwise_left = max(0, run.layerwise_steps - now)
         seconds = run.measure_step()
-        alone_seconds = alone_left * run.measure_step(is_alone=True) if alone_left else 0.0
+        layerwise_seconds = layerwise_left * run.measure_step(is_layerwise=True) if layerwise_left else 0.0
     minutes = config.minute_limit
     if minutes is not None:
-        limits.append(now + alone_left + int((60 * minutes - alone_seconds) / seconds))
+        limits.append(now + layerwise_left + int((60 * minutes - layerwise_seconds) / seconds))
     if not limits:  # a density alone: no schedule to fit, so allow for a long one
         limits.append(now + int(60 * 60 * 24 / seconds))
     run.steps = max(min(limits), now + 1)
-    if run.steps <= run.alone_steps:
+    if run.steps <= run.layerwise_steps:
         raise EdgewiseError(
-            f"--alone {config.alone} leaves no time to train all layers together; give less of it, or a longer run"
+            f"--layerwise-warmup {config.layerwise_warmup} leaves no time for joint training: give fewer tokens, or "
+            "a longer run"
         )
-    display.plan(run, name, dense, seconds, alone_seconds)
+    display.plan(run, name, dense, seconds, layerwise_seconds)
 
 
 def _check_same(run: Run, position: dict[str, Any], dense: Measured) -> None:
@@ -254,14 +255,14 @@ def _train(run: Run, display: Display) -> str:
     stopped = "all steps done"
     with (
         Log(config.out / "log.jsonl", run.step_number, accelerator.is_main_process) as log,
-        display.live(run, lambda: run.alone_steps if run.is_alone else run.steps) as line,
+        display.live(run, lambda: run.layerwise_steps if run.is_layerwise else run.steps) as line,
         catching_signals() as asked,
     ):
         clock = Clock(run, asked)
         while run.step_number < run.steps:
-            if run.step_number == run.alone_steps:
+            if run.step_number == run.layerwise_steps:
                 clock.begin_other_steps()
-            seen = run.step(clock.flags(fits_schedule=not run.is_alone))
+            seen = run.step(clock.flags(fits_schedule=not run.is_layerwise))
             clock.set_steps(seen.flags)
             gap = run.multiplier.gap or 0.0
             if run.step_number == first + 20:
@@ -280,7 +281,7 @@ def _train(run: Run, display: Display) -> str:
                     raise Diverged("the held-out loss is not a number", run)
                 log.write(run, **_multiplier(run), delta_ce=checked.ce - dense_ce, **_held_out(checked))
                 display.checked(checked)
-                if config.track:
+                if config.report_to:
                     values = {
                         "density": checked.density,
                         "delta_ce": checked.ce - dense_ce,
@@ -289,7 +290,7 @@ def _train(run: Run, display: Display) -> str:
                     accelerator.log(values, step=run.step_number)
                 run.take_notice(checked, dense_ce)
                 reached = config.density is not None and checked.density <= config.density
-                if reached and checked.ce <= dense_ce + config.allowed:
+                if reached and checked.ce <= dense_ce + config.loss_tolerance:
                     stopped = f"density {config.density} reached"
                     break
             if clock.saves_or_stops(seen.flags):

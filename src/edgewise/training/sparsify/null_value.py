@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from edgewise.data import Batch
 from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import tap
-from edgewise.kernels.equations import resting
+from edgewise.kernels.equations import sink_edges
 from edgewise.measure.evaluation import parts, run_rows
 
 REST_TOKENS = 4096
@@ -35,7 +35,7 @@ def above(least: float, sinks: bool = True) -> Mask:
 
     def mask(layer: int, weights: Tensor) -> Tensor:
         enough = weights > least
-        return (enough if sinks else enough & ~resting(weights > 0)).to(weights)
+        return (enough if sinks else enough & ~sink_edges(weights > 0)).to(weights)
 
     return mask
 
@@ -67,17 +67,17 @@ def mean_unattended(dense: Any, batch: Batch, mask: Mask) -> list[Tensor]:
     return [total / mass.clamp(min=1e-9) for total, mass in zip(totals, masses, strict=True)]  # pyright: ignore
 
 
-def give_rest(model: nn.Module, means: Sequence[Tensor] | None) -> None:
+def set_null_values(model: nn.Module, means: Sequence[Tensor] | None) -> None:
     """Let attending to nothing have these values, one for each layer, or none."""
     for layer, gate in enumerate(gates_of(model)):
-        gate.rest = None if means is None else nn.Parameter(means[layer].clone().to(gate.b.device))
+        gate.null_value = None if means is None else nn.Parameter(means[layer].clone().to(gate.b.device))
 
 
 @contextmanager
-def at_rest(model: nn.Module, means: Sequence[Tensor] | None) -> Iterator[None]:
+def with_null_values(model: nn.Module, means: Sequence[Tensor] | None) -> Iterator[None]:
     """The same for a `with` block, for a model that has none."""
-    give_rest(model, means)
+    set_null_values(model, means)
     try:
         yield
     finally:
-        give_rest(model, None)
+        set_null_values(model, None)

@@ -1,11 +1,11 @@
 """The constrained objective: remove edges, keep the loss.
 
-    minimise  E  subject to  L <= L_dense + margin
+    minimise  E  subject to  L <= L_dense + tolerance
 
 E is the expected number of open edges, L the cross-entropy. The constraint becomes a multiplier that adjusts itself (GECO):
 
     loss = fit + beta * pressure
-    room = clip((margin - gap) / margin, -1, 1)
+    room = clip((tolerance - gap) / tolerance, -1, 1)
     log level <- log level + speed * room
     log beta = log level + lead * room
 
@@ -20,7 +20,7 @@ that (0 in GECO). The recipes' objectives differ in three places (`config.py` ha
     gap         L - (held-out L of the dense model)     L - L_dense on the very same batch
 
 The last column is what makes few steps enough. A batch of a few thousand tokens is easier or harder than the next by far
-more than the margin, and the paired gap does not see that. The logarithm asks for the same *share* of the remaining edges
+more than the tolerance, and the paired gap does not see that. The logarithm asks for the same *share* of the remaining edges
 at 50 % and at 0.5 %. And the dense model's whole distribution says more about each token than the one word that happened
 to follow.
 """
@@ -51,7 +51,7 @@ class Multiplier:
     memory: float = 0.9
     """Share of the old moving average that stays at each step."""
     level: float = field(init=False)
-    """Where beta would be with the loss at the margin."""
+    """Where beta would be with the loss at the tolerance."""
     gap: float | None = field(default=None, init=False)
     """Moving average of the distance from the dense model's loss, in nats."""
     correction: float | None = field(default=None, init=False)
@@ -70,10 +70,10 @@ class Multiplier:
         changes; between two measurements the moving average tells."""
         self.correction = gap - (self.gap or 0.0)
 
-    def update(self, gap: float, margin: float, least: float = 0.0) -> None:
+    def update(self, gap: float, tolerance: float, least: float = 0.0) -> None:
         """Take notice of one batch: how far the twin is from the dense model, how far it may be, and how low beta may go."""
         self.gap = gap if self.gap is None else self.memory * self.gap + (1 - self.memory) * gap
-        room = max(-1.0, min(1.0, (margin - self.expected) / margin))
+        room = max(-1.0, min(1.0, (tolerance - self.expected) / tolerance))
         lowest = max(self.floor, least)
         self.level = max(lowest, min(self.ceiling, self.level * math.exp(self.speed * room)))
         self.beta = max(lowest, min(self.ceiling, self.level * math.exp(self.lead * room)))

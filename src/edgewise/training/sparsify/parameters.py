@@ -26,14 +26,14 @@ def usual_rate(parameters: int, few: bool) -> float:
 
 def as_trained(model: PreTrainedModel, settings: config.SparsifyConfig) -> nn.Module:
     """The model with gradients for what the settings train, inside peft if that is adapters."""
-    if settings.only_attention:
-        train_only_attention(model)
+    if settings.attention_only:
+        train_attention_only(model)
     if settings.lora is None:
         return model
-    return with_lora(model, settings.lora, settings.seed, settings.only_attention)
+    return with_lora(model, settings.lora, settings.seed, settings.attention_only)
 
 
-def train_only_attention(model: nn.Module) -> None:
+def train_attention_only(model: nn.Module) -> None:
     """Leave all weights as they are but those of attention, and its gates' thresholds."""
     model.requires_grad_(False)
     for part in attention_modules(model):
@@ -55,13 +55,13 @@ def can_fuse(accelerator: Accelerator) -> bool:
     return accelerator.device.type in ("cpu", "cuda") and accelerator.distributed_type != DistributedType.FSDP
 
 
-def with_lora(twin: PreTrainedModel, rank: int, seed: int, only_attention: bool = False) -> nn.Module:
+def with_lora(twin: PreTrainedModel, rank: int, seed: int, attention_only: bool = False) -> nn.Module:
     """Adapters on every linear layer, or on attention's; gates stay trainable."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise EdgewiseError("--lora needs peft: pip install 'edgewise[lora]'") from error
-    where = _linear_in_attention(twin) if only_attention else "all-linear"
+    where = _linear_in_attention(twin) if attention_only else "all-linear"
     devices = [twin.device] if twin.device.type == "cuda" else []
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         torch.manual_seed(seed)  # adapters start at random

@@ -1,7 +1,7 @@
 """One run's parts: twin, dense model, optimizer, multiplier, data; one step of it, a validation, a snapshot. The gradient of
 a step is computed in `gradients.py`.
 
-A run may begin with steps in which each layer is trained alone (`alone.py`); the others train all layers together.
+A run may begin with steps in which each layer is trained alone (`layerwise.py`); the others train all layers together.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from edgewise.training import snapshot
 from edgewise.training.averaging import Average
 from edgewise.training.diverged import Diverged
 from edgewise.training.sharding import share_of
-from edgewise.training.sparsify import layerwise as alone
+from edgewise.training.sparsify import layerwise
 from edgewise.training.sparsify.config import SparsifyConfig, recipe_for
 from edgewise.training.sparsify.gradients import Gradients
 from edgewise.training.sparsify.null_value import (
     LITTLE,
     Mask,
     above,
-    give_rest,
     mean_unattended,
     rows_to_read,
+    set_null_values,
 )
 from edgewise.training.sparsify.objective import (
     Multiplier,
@@ -60,7 +60,7 @@ logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 
 _LONG = 4000
 SAFETY = 0.8
-"""Share of the margin that the multiplier aims at: what holds on training batches should hold on held-out text too."""
+"""Share of the tolerance that the multiplier aims at: what holds on training batches should hold on held-out text too."""
 
 
 class StepLog(NamedTuple):
@@ -81,7 +81,7 @@ class _Place(NamedTuple):
     rate: float
     """Share of the highest learning rates."""
     least_pressure: float
-    """In margins."""
+    """In tolerances."""
 
 
 class Run:
@@ -99,28 +99,31 @@ class Run:
         self.config, self.data, self.accelerator = config, data, accelerator
         self.recipe = recipe_for(config.recipe, model.num_parameters())
         if begun is not None:
-            self.recipe = replace(self.recipe, rest=begun.get("rest", False))
-        self.rows = config.rows or self.recipe.rows
+            self.recipe = replace(self.recipe, null_value=begun.get("null_value", False))
+        self.batch_size = config.batch_size or self.recipe.batch_size
         processes = accelerator.num_processes
-        if self.rows % (processes * config.accumulate):
+        if self.batch_size % (processes * config.grad_accum):
             raise EdgewiseError(
-                f"--rows {self.rows} cannot be split evenly over {processes} processes x {config.accumulate} parts"
+                f"--batch-size {self.batch_size} cannot be split evenly over {processes} processes x "
+                f"{config.grad_accum} micro-batches"
             )
         if config.lora is not None and accelerator.distributed_type == DistributedType.FSDP:
             raise EdgewiseError(
                 "--lora does not go together with FSDP: it cannot be merged into weights in parts"
             )
-        if config.alone and accelerator.distributed_type == DistributedType.FSDP:
-            raise EdgewiseError("--alone does not go together with FSDP: layers are not called through it")
-        self.part_rows = self.rows // (processes * config.accumulate)
-        self.alone_steps = config.alone_tokens // self.tokens_per_step
+        if config.layerwise_warmup and accelerator.distributed_type == DistributedType.FSDP:
+            raise EdgewiseError(
+                "--layerwise-warmup does not go together with FSDP: layers are not called through it"
+            )
+        self.micro_batch_size = self.batch_size // (processes * config.grad_accum)
+        self.layerwise_steps = config.layerwise_tokens // self.tokens_per_step
         self.dense = model.to(accelerator.device).eval()  # pyright: ignore
         # weights are kept in single precision: the steps of training would be lost in bfloat16
-        self.gate = replace(config.gate_config, rest=self.recipe.rest)
+        self.gate = replace(config.gate_config, null_value=self.recipe.null_value)
         twin = gate(copy.deepcopy(model).float(), self.gate)  # pyright: ignore
         self.first_state = self._before = copy.deepcopy(data.train.state_dict())
         if begun is None:  # else it is read
-            give_rest(twin, self.mean_unattended(above(LITTLE, self.gate.sinks)))
+            set_null_values(twin, self.mean_unattended(above(LITTLE, self.gate.sinks)))
         self.rates = self._rates()
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
@@ -140,14 +143,14 @@ class Run:
             config,
             self.recipe,
             accelerator,
-            self.part_rows,
+            self.micro_batch_size,
             self._first_rows,
         )
         self.multiplier = Multiplier(
-            self.recipe.beta * config.allowed,
+            self.recipe.beta * config.loss_tolerance,
             self.recipe.speed,
-            self.recipe.floor * config.allowed,
-            self.recipe.ceiling * config.allowed,
+            self.recipe.floor * config.loss_tolerance,
+            self.recipe.ceiling * config.loss_tolerance,
             self.recipe.lead,
         )
         self.target = float("nan")  # the dense model's held-out loss, once measured
@@ -169,7 +172,7 @@ class Run:
 
     @property
     def tokens_per_step(self) -> int:
-        return self.rows * self.data.train.context
+        return self.batch_size * self.data.train.context
 
     def _averaging(self) -> Average | None:
         """The average that will be the twin. FSDP has weights in parts, of which snapshots would hold one process's."""
@@ -195,7 +198,7 @@ class Run:
         rate = self.config.lr or min(
             usual,
             usual_rate(
-                self.dense.num_parameters(), self.config.lora is not None or self.config.only_attention
+                self.dense.num_parameters(), self.config.lora is not None or self.config.attention_only
             ),
         )
         # thresholds are slowed with the weights, so that these can follow; but by less, or they would never arrive
@@ -204,12 +207,12 @@ class Run:
     # ------------------------------------------------------------------------------------------------------ a step
 
     @property
-    def is_alone(self) -> bool:
+    def is_layerwise(self) -> bool:
         """Whether this step trains each layer by itself."""
-        return self.step_number < self.alone_steps
+        return self.step_number < self.layerwise_steps
 
-    def compute_gradients(self, batch: Batch, is_alone: bool) -> Tensor:  # -> [3]: ce, dense ce, density
-        return self.gradients.compute(batch, self.step_number, self.pressure, is_alone)
+    def compute_gradients(self, batch: Batch, is_layerwise: bool) -> Tensor:  # -> [3]: ce, dense ce, density
+        return self.gradients.compute(batch, self.step_number, self.pressure, is_layerwise)
 
     def _first_rows(self, tokens: int) -> Batch:
         """The rows that the run began with: whatever is estimated from them is the same after a resume."""
@@ -221,7 +224,7 @@ class Run:
 
     def mean_unattended(self, mask: Mask) -> list[Tensor] | None:
         """What attending to nothing begins with, given the edges that stay; None if the recipe does without."""
-        if not self.recipe.rest:
+        if not self.recipe.null_value:
             return None
         context = self.data.train.context
         return mean_unattended(self.dense, self._first_rows(rows_to_read(context) * context), mask)
@@ -235,15 +238,15 @@ class Run:
     def step(self, flags: tuple[float, ...] = ()) -> StepLog:
         """One update. `flags` are added up over the processes on the way."""
         began = time.monotonic()
-        is_alone, at = self.is_alone, self._place
-        if self.alone_steps == self.step_number > 0:
+        is_layerwise, at = self.is_layerwise, self._place
+        if self.layerwise_steps == self.step_number > 0:
             self._begin_together()
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=False):
             group["lr"] = rate * at.rate
-        sums = self.compute_gradients(self._next_batch(), is_alone)
+        sums = self.compute_gradients(self._next_batch(), is_layerwise)
         told = torch.cat([sums, torch.tensor(flags, device=sums.device)])
         ce, dense_ce, density, *flags_ = self.accelerator.reduce(told, "sum").tolist()  # pyright: ignore
-        if not self.recipe.paired and not is_alone:
+        if not self.recipe.paired and not is_layerwise:
             dense_ce = self.target
         seen = StepLog(ce, dense_ce, density, tuple(flags_))
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -252,16 +255,18 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._lower_ceiling()
-        if self.average is not None and not is_alone:
+        if self.average is not None and not is_layerwise:
             share = self.average.update(self.recipe.averaged * self.horizon)
             # over the same steps, so that what the two lose can be compared; but over no fewer than ten
             self.multiplier.memory = 1 - min(share, max(0.1, 1 / self.average.seen))
-        margin, recipe = self.config.allowed, self.recipe
+        tolerance, recipe = self.config.loss_tolerance, self.recipe
         least = at.least_pressure
         if self.config.density is not None:
             least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
-        self.multiplier.speed = recipe.speed if is_alone else min(recipe.speed, recipe.swing / self.horizon)
-        self.multiplier.update(ce - dense_ce, SAFETY * margin, least * margin)
+        self.multiplier.speed = (
+            recipe.speed if is_layerwise else min(recipe.speed, recipe.swing / self.horizon)
+        )
+        self.multiplier.update(ce - dense_ce, SAFETY * tolerance, least * tolerance)
         self.density = density
         self.step_number += 1
         self.seconds += time.monotonic() - began
@@ -270,13 +275,17 @@ class Run:
     @property
     def horizon(self) -> int:
         """The steps of all layers that averages and pressure are spread over: those of a very long run need no more."""
-        return min(self.steps - self.alone_steps, _LONG)
+        return min(self.steps - self.layerwise_steps, _LONG)
 
     @property
     def _place(self) -> "_Place":
         """Where the schedule is: the recipe's, which begins with the steps of all layers together. Before, rates warm up and
-        the multiplier may yield: beyond the margin the estimate is far too low, and what it allows is not made up for."""
-        recipe, step, steps = self.recipe, self.step_number - self.alone_steps, self.steps - self.alone_steps
+        the multiplier may yield: beyond the tolerance the estimate is far too low, and what it allows is not made up for."""
+        recipe, step, steps = (
+            self.recipe,
+            self.step_number - self.layerwise_steps,
+            self.steps - self.layerwise_steps,
+        )
         if step < 0:
             return _Place(schedule(self.step_number, self.steps, recipe.warmup, 0.0), recipe.floor)
         pressure = least_pressure(step / steps, recipe.hold, recipe.held, recipe.floor)
@@ -293,10 +302,10 @@ class Run:
         if self._is_repeating and self._repeated is not None:
             return self._repeated
         self._forget_rows()
-        if not self.is_alone:
-            return self.data.train.take(self.rows)
+        if not self.is_layerwise:
+            return self.data.train.take(self.batch_size)
         self._before = copy.deepcopy(self.data.train.state_dict())
-        self._repeated = self.data.train.take(self.rows)
+        self._repeated = self.data.train.take(self.batch_size)
         return self._repeated
 
     def _forget_rows(self) -> None:
@@ -305,21 +314,21 @@ class Run:
 
     @property
     def _is_repeating(self) -> bool:
-        return self.is_alone and self.step_number % alone.UPDATES > 0
+        return self.is_layerwise and self.step_number % layerwise.UPDATES > 0
 
     @torch.no_grad()
     def _lower_ceiling(self) -> None:
         """Forbid attention spread thin, little by little, and never allow it again."""
         recipe, start = self.recipe, self.gate.b
         if recipe.b_end is not None and self.gate.learned:
-            step, steps = self.step_number - self.alone_steps, self.steps - self.alone_steps
+            step, steps = self.step_number - self.layerwise_steps, self.steps - self.layerwise_steps
             closing = recipe.closing * recipe.threshold_rate / self.rates[1]  # as slowly as thresholds move
             end = min(recipe.b_end, start) if steps >= 2 * closing else start
             highest = ceiling(max(0, step), start, end, closing)
             for each in self.gradients.gates:
                 each.b.clamp_(max=highest)
 
-    def measure_step(self, is_alone: bool = False) -> float:
+    def measure_step(self, is_layerwise: bool = False) -> float:
         """Seconds of a step: a few are computed and thrown away, the first to warm up; the fastest counts, because whatever
         else the machine does can only slow one down.
 
@@ -329,10 +338,10 @@ class Run:
         seconds, sums = [], torch.zeros(3, device=device)
         for _ in range(4):
             began = time.monotonic()
-            batch = self.data.train.take(self.rows)
-            updates = alone.UPDATES if is_alone else 1
+            batch = self.data.train.take(self.batch_size)
+            updates = layerwise.UPDATES if is_layerwise else 1
             for _ in range(updates):
-                sums = self.compute_gradients(batch, is_alone)
+                sums = self.compute_gradients(batch, is_layerwise)
             seconds.append((time.monotonic() - began) / updates)
         self.optimizer.zero_grad()
         self.data.train.load_state_dict(state)
@@ -353,7 +362,7 @@ class Run:
     def take_notice(self, checked: Measured, dense_ce: float) -> None:
         """Of a validation."""
         self.held_out_density = checked.density
-        if self.average is not None and self.step_number > self.alone_steps:
+        if self.average is not None and self.step_number > self.layerwise_steps:
             self.multiplier.correct(checked.ce - dense_ce)
 
     def validate_dense(self, rows: int | None = None) -> Measured:

@@ -36,7 +36,7 @@ class TranscoderConfig:
     """Seed of the first weights and of the order of data."""
     context: int | None = None
     """Tokens to a row; the model's own context (at most 1024) if not given."""
-    rows: int | None = None
+    batch_size: int | None = None
     """Rows to a step, over all processes; about half as many tokens as a layer has features if not given."""
     valid: tuple[str, ...] | None = None
     """Held-out data; a part of --data that is never trained on if not given."""
@@ -57,7 +57,7 @@ class TranscoderConfig:
             "--l0": not self.l0 >= 0,
             "--lr": self.lr is not None and not self.lr > 0,
             "--context": self.context is not None and self.context < 2,
-            "--rows": self.rows is not None and self.rows < 1,
+            "--batch-size": self.batch_size is not None and self.batch_size < 1,
             "--save-minutes": not self.save_minutes >= 0,
         }
         for flag in [flag for flag, is_wrong in wrong.items() if is_wrong]:

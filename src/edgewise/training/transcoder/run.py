@@ -68,11 +68,13 @@ class TranscoderRun:
         self.rates = (rate, THRESHOLD_RATE * rate)
         context, processes = data.train.context, accelerator.num_processes
         usual = max(1, round(transcoder.features / 2 / context / processes)) * processes
-        self.rows = config.rows or usual
-        if self.rows % processes:
-            raise EdgewiseError(f"--rows {self.rows} cannot be split evenly over {processes} processes")
+        self.batch_size = config.batch_size or usual
+        if self.batch_size % processes:
+            raise EdgewiseError(
+                f"--batch-size {self.batch_size} cannot be split evenly over {processes} processes"
+            )
         self.tokens_of_training = MixedActivations(
-            self.host, data.train, self.rows, config.seed, accelerator.process_index, processes
+            self.host, data.train, self.batch_size, config.seed, accelerator.process_index, processes
         )
         thresholds = [transcoder.log_threshold]
         others = [p for p in transcoder.parameters() if p is not transcoder.log_threshold]
@@ -115,7 +117,7 @@ class TranscoderRun:
 
     @property
     def tokens_per_step(self) -> int:
-        return self.rows * self.data.train.context
+        return self.batch_size * self.data.train.context
 
     # ------------------------------------------------------------------------------------------------------ a step
 

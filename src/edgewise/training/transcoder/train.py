@@ -128,7 +128,7 @@ def _restore_or_plan(run: TranscoderRun, position: dict[str, Any] | None, displa
     if config.token_limit is not None:
         if config.token_limit < run.tokens_per_step:
             raise EdgewiseError(
-                f"--tokens {config.tokens} is less than one step of {run.tokens_per_step:,} tokens; reduce --rows"
+                f"--tokens {config.tokens} is less than one step of {run.tokens_per_step:,} tokens; reduce --batch-size"
             )
         limits.append(config.token_limit // run.tokens_per_step)
     with display.status("measuring a step"):
@@ -184,7 +184,7 @@ def _finish(run: TranscoderRun, stopped: str, display: TranscoderScreen) -> Tran
         "l0": config.l0,
         "learning_rate": run.rates[0],
         "seed": config.seed,
-        "rows": run.rows,
+        "batch_size": run.batch_size,
         "context": run.data.train.context,
         "data": run.data.train.name,
         "start_from": None if config.start_from is None else str(config.start_from),

@@ -1,0 +1,48 @@
+"""What every result of an analysis can do: save itself, draw itself, show itself in a terminal and in a notebook.
+
+A result is a dataclass without a model in it, so that every picture can be drawn again from the saved file. Packages that
+compute results come before `plots` and may not import it; `plot` therefore looks the drawing function up by name when it is
+called, as pandas does with its plotting backend.
+"""
+
+import html
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Result:
+    """Base of all results."""
+
+    drawn_by: ClassVar[str] = ""
+    """The function that draws it, as `edgewise.plots.module:function`; called with the result and what `plot` was given."""
+
+    def plot(self, **style: Any) -> "Figure":
+        """Draw the result. `style` goes to the function in `edgewise.plots` that draws it, which documents it."""
+        module, _, function = self.drawn_by.partition(":")
+        return getattr(import_module(module), function)(self, **style)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the result into a folder; gives the path of its JSON file."""
+        raise NotImplementedError
+
+    def table(self) -> list[list[str]]:
+        """The result in a few lines: rows of cells, the first row the header."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        rows = self.table()
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        ]
+        return "\n".join([type(self).__name__, *(line.rstrip() for line in lines)])
+
+    def _repr_html_(self) -> str:
+        header, *rows = ([html.escape(cell) for cell in row] for row in self.table())
+        head = "".join(f"<th>{cell}</th>" for cell in header)
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

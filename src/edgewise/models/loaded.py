@@ -1,0 +1,103 @@
+"""Models that are analysed together: loaded once, with the one tokenizer they share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from edgewise.core.console import Display
+from edgewise.core.errors import EdgewiseError
+from edgewise.gating.edge_gate import gate_config
+from edgewise.models.checkpoint import load, load_tokenizer
+
+Model = str | Path | PreTrainedModel
+"""A name (see `edgewise.load`), a folder, or a loaded model."""
+
+
+@dataclass(frozen=True)
+class LoadedModels:
+    """One model, or a dense model and its sparse twin: what every analysis takes."""
+
+    names: tuple[str, ...]
+    models: tuple[PreTrainedModel, ...]
+    tokenizer: PreTrainedTokenizerBase
+    display: Display
+
+    @property
+    def kinds(self) -> list[Literal["dense", "sparse"]]:
+        """Whether each model has gates."""
+        return ["dense" if gate_config(model) is None else "sparse" for model in self.models]
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that all of the models can read, None if nothing limits them."""
+        contexts = [
+            getattr(model.config.get_text_config(), "max_position_embeddings", None) for model in self.models
+        ]
+        return min((context for context in contexts if context is not None), default=None)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+
+ModelsLike = Model | Sequence[Model] | LoadedModels
+"""What analyses take for `models`."""
+
+
+def load_models(
+    models: ModelsLike,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    display: Display | None = None,
+) -> LoadedModels:
+    """Load one or two models for an analysis; models that are loaded already stay as they are.
+
+    Args:
+        models: One or two names, folders or loaded models, the dense one first.
+        tokenizer: Required with loaded models; for names, their own.
+        device: Where to load to.
+        dtype: In which precision; the checkpoint's own if not given.
+        display: Where progress is shown; nowhere if not given.
+    """
+    if isinstance(models, LoadedModels):
+        return models
+    given = [models] if isinstance(models, str | Path | PreTrainedModel) else list(models)
+    if not 1 <= len(given) <= 2:
+        raise EdgewiseError(f"give one model, or a dense model and its twin, not {len(given)}")
+    display = display or Display(quiet=True)
+    names = tuple(_name(model, position) for position, model in enumerate(given))
+    with display.status("loading"):
+        tokenizer = tokenizer or shared_tokenizer(given)
+        loaded = tuple(
+            model if isinstance(model, PreTrainedModel) else load(model, device=device, dtype=dtype)
+            for model in given
+        )
+    return LoadedModels(names, loaded, tokenizer, display)
+
+
+def shared_tokenizer(models: Sequence[Model]) -> PreTrainedTokenizerBase:
+    """The one tokenizer of models that are compared, by their names."""
+    names = [model for model in models if isinstance(model, str | Path)]
+    if len(names) != len(models):
+        raise EdgewiseError(
+            "with loaded models, pass their tokenizer: tokenizer=edgewise.load_tokenizer(...)"
+        )
+    first, *others = (load_tokenizer(name) for name in names)
+    for name, other in zip(names[1:], others, strict=True):
+        if other.get_vocab() != first.get_vocab():
+            raise EdgewiseError(
+                f"{names[0]} and {name} have different tokenizers: they read different tokens and cannot be compared"
+            )
+    return first
+
+
+def _name(model: Model, position: int) -> str:
+    """What a model is called in results: as it was given, or what a loaded one says of itself."""
+    if isinstance(model, PreTrainedModel):
+        return model.config.name_or_path or f"model {position + 1}"
+    return str(model)
