@@ -20,6 +20,9 @@ class Result:
     drawn_by: ClassVar[str] = ""
     """The function that draws it, as `edgewise.plots.module:function`; called with the result and what `plot` was given."""
 
+    figure_name: ClassVar[str] = ""
+    """The name under which its figure is saved."""
+
     def plot(self, **style: Any) -> "Figure":
         """Draw the result. `style` goes to the function in `edgewise.plots` that draws it, which documents it."""
         module, _, function = self.drawn_by.partition(":")
