@@ -15,11 +15,11 @@ from rich.console import Console
 from torch import Tensor
 
 import edgewise
-from edgewise.circuits.replay import entering, leaving
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import parts_of
+from edgewise.models.hooks import replace_input, replace_output
 from edgewise.tracing import head_shares as shares_module
 from edgewise.tracing import memory
 from edgewise.tracing.clusters import origins
@@ -113,7 +113,7 @@ def frozen_run(model, graph: Graph, change: dict[tuple[int, int], Tensor], start
     read: dict[int, Tensor] = {}
     with ExitStack() as stack:  # what each norm read then
         for place, norm in enumerate(_norms(parts)):
-            stack.enter_context(entering(norm, lambda x, i=place: read.setdefault(i, x)))
+            stack.enter_context(replace_input(norm, lambda x, i=place: read.setdefault(i, x)))
         model(input_ids=frozen.ids[None], use_cache=False)
     with ExitStack() as stack:
         for place, norm in enumerate(_norms(parts)):
@@ -121,17 +121,17 @@ def frozen_run(model, graph: Graph, change: dict[tuple[int, int], Tensor], start
             norm.forward = freeze_norm(norm, read[place])
             stack.callback(setattr, norm, "forward", original)
         for number, layer in enumerate(parts.layers):
-            stack.enter_context(entering(layer.mlp, lambda x, i=number: inputs.setdefault(i, x)))
+            stack.enter_context(replace_input(layer.mlp, lambda x, i=number: inputs.setdefault(i, x)))
             given = frozen.mlp_outputs[number].clone()
             for (where, position), vector in change.items():
                 if where == number:
                     given[position] += vector
-            stack.enter_context(leaving(layer.mlp, lambda y, given=given: given[None].to(y)))
+            stack.enter_context(replace_output(layer.mlp, lambda y, given=given: given[None].to(y)))
         if start is not None:
             moved = frozen.embedding.clone()
             moved[start[0]] += start[1]
-            stack.enter_context(entering(parts.layers[0].module, lambda x: moved[None].to(x)))
-        stack.enter_context(leaving(parts.final_norm, lambda y: final.append(y)))
+            stack.enter_context(replace_input(parts.layers[0].module, lambda x: moved[None].to(x)))
+        stack.enter_context(replace_output(parts.final_norm, lambda y: final.append(y)))
         weights = [layer.weights for layer in frozen.layers]
         stack.enter_context(tap(model, edit={"weights": lambda i, w: weights[i][None].to(w)}))
         model(input_ids=frozen.ids[None], use_cache=False)
@@ -415,7 +415,7 @@ def test_taking_away_is_done_in_the_model():
             for number, layer in enumerate(parts_of(model).layers):
                 gone = graph.written(torch.tensor([feature + LENGTH]), number)
                 if gone is not None:
-                    stack.enter_context(leaving(layer.mlp, lambda y, gone=gone: y - gone))
+                    stack.enter_context(replace_output(layer.mlp, lambda y, gone=gone: y - gone))
             logits = model(input_ids=graph.frozen.ids[None]).logits[0, -1]
         assert by_feature.actual[i].item() == pytest.approx(change(logits), abs=1e-5)
     for i, (number, head) in enumerate(heads):

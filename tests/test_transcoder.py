@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.circuits.replay import leaving
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch
 from edgewise.gating.install import install
 from edgewise.measure.evaluation import run_model
 from edgewise.models.architecture import decoder_layers, parts_of
+from edgewise.models.hooks import replace_output
 from edgewise.training.clock import Interrupted
 from edgewise.training.sparsify import loop
 from edgewise.training.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
@@ -162,7 +162,7 @@ def giving(model, outputs: list[Tensor]) -> ExitStack:
     """The first MLPs give what they are told."""
     stack = ExitStack()
     for mlp, y in zip(mlps_of(model), outputs, strict=False):
-        stack.enter_context(leaving(mlp, lambda _, y=y: y))
+        stack.enter_context(replace_output(mlp, lambda _, y=y: y))
     return stack
 
 

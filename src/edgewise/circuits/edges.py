@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from edgewise.circuits.replay import Replay, entering, leaving
+from edgewise.circuits.replay import Replay
 from edgewise.core.errors import EdgewiseError
 from edgewise.models.architecture import Layer, Parts, parts_of, weight_and_bias
+from edgewise.models.hooks import replace_input, replace_output
 
 KINDS = ("q", "k", "v")
 
@@ -165,7 +166,7 @@ def _stream(replay: Replay, parts: Parts, embedding: Tensor) -> Stream:
         for layer in parts.layers:
             stack.enter_context(_watch(layer.norm_1, read))
             stack.enter_context(_watch(layer.norm_2, read_by_mlp))
-            stack.enter_context(leaving(layer.mlp, lambda y: written.append(y[:, None])))
+            stack.enter_context(replace_output(layer.mlp, lambda y: written.append(y[:, None])))
         stack.enter_context(_watch(parts.final_norm, final))
 
         def heads(number: int, y: Tensor) -> None:
@@ -188,7 +189,7 @@ def _watch(module: Any, into: list[Tensor]) -> Iterator[None]:
         into.append(x)
         return x
 
-    with entering(module, note):
+    with replace_input(module, note):
         yield
 
 
@@ -238,11 +239,11 @@ def scores_keeping(
                 change[:, place.mlp_source] = y - corrupt.written[:, place.mlp_source]
 
             stack.enter_context(_splitting(layer, inputs))
-            stack.enter_context(entering(layer.norm_2, mlp_reads))
-            stack.enter_context(leaving(layer.mlp, mlp_writes))
+            stack.enter_context(replace_input(layer.norm_2, mlp_reads))
+            stack.enter_context(replace_output(layer.mlp, mlp_writes))
         last = len(wiring.targets) - 1
         stack.enter_context(
-            entering(
+            replace_input(
                 wiring.parts.final_norm, lambda _: received(corrupt.final, last, 1, change.shape[1])[:, 0]
             )
         )
@@ -270,7 +271,7 @@ def _splitting(layer: Layer, inputs: Callable[[], Tensor]) -> Iterator[None]:
 
     with ExitStack() as stack:
         for which, projection in enumerate(layer.projections):
-            stack.enter_context(leaving(projection, lambda y, which=which: make(which, y)))
+            stack.enter_context(replace_output(projection, lambda y, which=which: make(which, y)))
         yield
 
 
@@ -312,9 +313,9 @@ def _gradient_scores(replay: Replay, wiring: Wiring, difference: Tensor, embeddi
             stack.enter_context(_watch(layer.norm_1, read))
             stack.enter_context(_watch(layer.norm_2, mlp_reads))
             for projection in layer.projections:
-                stack.enter_context(leaving(projection, lambda y, number=number: own(y, made[number])))
-            stack.enter_context(entering(layer.mlp, lambda x: own(x, mlp_inputs)))
-        stack.enter_context(entering(parts.final_norm, lambda x: own(x, final)))
+                stack.enter_context(replace_output(projection, lambda y, number=number: own(y, made[number])))
+            stack.enter_context(replace_input(layer.mlp, lambda x: own(x, mlp_inputs)))
+        stack.enter_context(replace_input(parts.final_norm, lambda x: own(x, final)))
         metric = replay.scores(0, embedding[None], whole=True)[0].sum()
         flat = [y for each in made for y in each]
         gradients = iter(torch.autograd.grad(metric, [*flat, *mlp_inputs, *final]))

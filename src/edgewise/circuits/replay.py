@@ -22,6 +22,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import Edit, tap
 from edgewise.models.architecture import decoder_layers
+from edgewise.models.hooks import replace_forward, replace_input
 from edgewise.tasks.pairs import Metric, Prompts, score
 
 Hook = Callable[..., Any]
@@ -99,19 +100,21 @@ class Replay:
         few = self.metric == "logit difference" and isinstance(head, nn.Linear)
         with ExitStack() as stack:
             for each in layers[:layer]:
-                stack.enter_context(computing(each, lambda hidden_states, *args, **kwargs: hidden_states))
-            stack.enter_context(entering(layers[layer], lambda _: hidden))
+                stack.enter_context(
+                    replace_forward(each, lambda hidden_states, *args, **kwargs: hidden_states)
+                )
+            stack.enter_context(replace_input(layers[layer], lambda _: hidden))
             stack.enter_context(_continuing(model, self.prefix, copies, layer))
             for module in model.modules():
                 if isinstance(module, NewGELUActivation):  # the same function in one pass instead of eight
-                    stack.enter_context(computing(module, partial(F.gelu, approximate="tanh")))
+                    stack.enter_context(replace_forward(module, partial(F.gelu, approximate="tanh")))
             mlp = getattr(layers[-1], "mlp", None)
             if not whole and isinstance(mlp, nn.Module):
-                stack.enter_context(computing(mlp, _last_token_only(mlp, prompts, self.first)))
+                stack.enter_context(replace_forward(mlp, _last_token_only(mlp, prompts, self.first)))
             unembed = (
                 _answers_only(head, prompts, self.first) if few else _last_only(head, prompts, self.first)
             )
-            stack.enter_context(computing(head, unembed))
+            stack.enter_context(replace_forward(head, unembed))
             stack.enter_context(tap(model, edit={} if outputs is None else {"outputs": outputs}))
             logits = model(
                 inputs_embeds=torch.zeros_like(hidden), position_ids=position, use_cache=False
@@ -146,8 +149,8 @@ def _record(
     head: Any = model.get_output_embeddings()
     with ExitStack() as stack:
         for i, layer in enumerate(layers):
-            stack.enter_context(entering(layer, lambda x, i=i: hidden.setdefault(i, x)))
-        stack.enter_context(computing(head, _last_only(head, prompts, 0)))
+            stack.enter_context(replace_input(layer, lambda x, i=i: hidden.setdefault(i, x)))
+        stack.enter_context(replace_forward(head, _last_only(head, prompts, 0)))
         seen = stack.enter_context(tap(model, read=["keys", "values", "outputs"]))
         logits = model(input_ids=ids, use_cache=False).logits[:, 0]
     scores = score(logits, prompts, metric)
@@ -158,50 +161,6 @@ def _record(
 
 
 # ---------------------------------------------------------------------------------------------- changing what a module does
-
-
-@contextmanager
-def entering(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """See, and replace, what enters a module."""
-
-    def hook(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if args:
-            return (change(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
-
-    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def leaving(module: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """See, and perhaps replace, what a module gives."""
-
-    def hook(_: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
-        return change(output)
-
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def computing(module: nn.Module, forward: Hook) -> Iterator[None]:
-    """Let a module compute something else."""
-    own = module.__dict__.get("forward")  # others, such as accelerate, may have done the same
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
 
 
 @contextmanager

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from edgewise.circuits.replay import computing, leaving
 from edgewise.gating.tap import Edit, Passing, tap
 from edgewise.models.architecture import parts_of
+from edgewise.models.hooks import replace_forward, replace_output
 from edgewise.tracing.graph import Graph
 
 _ROWS = 32  # interventions at once
@@ -126,10 +126,10 @@ def _without(
             for layer, kept in zip(parts.layers, graph.frozen.layers, strict=True):
                 norms += [(layer.norm_1, kept.norm_1), (layer.norm_2, kept.norm_2)]
             for norm, kept in norms:
-                stack.enter_context(computing(norm, lambda x, kept=kept: kept.push(x) + kept.shift))
+                stack.enter_context(replace_forward(norm, lambda x, kept=kept: kept.push(x) + kept.shift))
         if removed is not None:
             for number, layer in enumerate(parts.layers):
-                stack.enter_context(leaving(layer.mlp, lambda y, i=number: y - removed[:, i].to(y)))
+                stack.enter_context(replace_output(layer.mlp, lambda y, i=number: y - removed[:, i].to(y)))
         stack.enter_context(tap(model, edit=edits))
         logits = model(input_ids=graph.frozen.ids[None].expand(rows, -1), use_cache=False).logits[:, -1]
     centred = logits[:, graph.readout.tokens] - logits.mean(-1, keepdim=True)

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from edgewise.circuits.replay import entering, leaving
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import Layer, parts_of
+from edgewise.models.hooks import replace_input, replace_output
 
 _CLOSE = 1e-3  # relative; what is not understood about an architecture shows up as far more
 
@@ -197,7 +197,7 @@ def freeze(model: PreTrainedModel, ids: Tensor) -> Frozen:  # [T]
         for number, layer in enumerate(parts.layers):
             modules += [(("norm_1", number), layer.norm_1), (("norm_2", number), layer.norm_2)]
             modules += [(("mlp", number), layer.mlp)]
-            stack.enter_context(entering(layer.module, lambda x, i=number: streams.setdefault(i, x)))
+            stack.enter_context(replace_input(layer.module, lambda x, i=number: streams.setdefault(i, x)))
         for key, module in modules:
             stack.enter_context(_watching(module, key, seen))
         taps = stack.enter_context(tap(model, read=["queries", "keys", "outputs", "scores", "weights"]))
@@ -244,8 +244,8 @@ def _watching(module: nn.Module, key: tuple[str, int], into: dict) -> Any:
         first = y if isinstance(y, Tensor) else y[0]
         into[key] = inputs[-1][0], first[0]
 
-    stack.enter_context(entering(module, enters))
-    stack.enter_context(leaving(module, leaves))
+    stack.enter_context(replace_input(module, enters))
+    stack.enter_context(replace_output(module, leaves))
     return stack
 
 

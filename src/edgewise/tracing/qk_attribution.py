@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from edgewise.circuits.replay import leaving
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import parts_of
+from edgewise.models.hooks import replace_output
 from edgewise.tracing.graph import Graph
 
 _CLOSE = 1e-3
@@ -120,7 +120,7 @@ def _turns(
                             y[..., columns] = units.to(y).expand(-1, y.shape[1], len(columns), -1)
                     return y
 
-                stack.enter_context(leaving(projection, send))
+                stack.enter_context(replace_output(projection, send))
         seen = stack.enter_context(tap(model, read=["queries", "keys"]))
         model(input_ids=ids[None].expand(d, -1), use_cache=False)
     return [

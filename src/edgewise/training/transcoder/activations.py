@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from edgewise.circuits.replay import entering, leaving
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
 from edgewise.models.architecture import parts_of
+from edgewise.models.hooks import replace_input, replace_output
 from edgewise.training.transcoder.transcoder import Transcoder, massive_limits
 
 
@@ -36,8 +36,8 @@ def noting_mlps(model: nn.Module) -> Iterator[Noted]:
     noted = Noted([], [])
     with ExitStack() as stack:
         for mlp in mlps_of(model):
-            stack.enter_context(entering(mlp, lambda x: _noted(x, noted.reads)))
-            stack.enter_context(leaving(mlp, lambda y: _noted(y, noted.gives)))
+            stack.enter_context(replace_input(mlp, lambda x: _noted(x, noted.reads)))
+            stack.enter_context(replace_output(mlp, lambda y: _noted(y, noted.gives)))
         yield noted
 
 
@@ -59,8 +59,8 @@ def stream_shares(model: nn.Module, batch: Batch) -> Tensor:  # -> [L]
     streams: list[Tensor] = []
     with ExitStack() as stack:
         for layer, reader in zip(parts.layers, readers, strict=True):
-            stack.enter_context(leaving(layer.mlp, lambda y: _noted(y, gives)))
-            stack.enter_context(entering(reader, lambda x: _noted(x, streams)))
+            stack.enter_context(replace_output(layer.mlp, lambda y: _noted(y, gives)))
+            stack.enter_context(replace_input(reader, lambda x: _noted(x, streams)))
         _run(model, batch)
     y = torch.stack(gives)
     ordinary = (torch.linalg.vector_norm(y, dim=2) <= massive_limits(y)[:, None]).all(0)
@@ -105,6 +105,6 @@ def replaced_mlps(model: nn.Module, transcoder: Transcoder) -> Iterator[None]:
 
     with ExitStack() as stack:
         for layer, mlp in enumerate(mlps_of(model)):
-            stack.enter_context(entering(mlp, partial(read, layer)))
-            stack.enter_context(leaving(mlp, partial(give, layer)))
+            stack.enter_context(replace_input(mlp, partial(read, layer)))
+            stack.enter_context(replace_output(mlp, partial(give, layer)))
         yield
