@@ -20,6 +20,7 @@ import edgewise
 from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit
 from edgewise.cli import main as cli
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.text import visible
 from edgewise.flow.collect import collect_flow
 from edgewise.flow.result import Edge, Flow, Flows
 from edgewise.plots.curves import HIGHEST, LOWEST, draw_curves
@@ -34,7 +35,6 @@ from edgewise.plots.style import (
     model_colours,
     model_name,
     save_figure,
-    visible,
 )
 from edgewise.plots.wiring import circuit_heads, draw_wiring, head_edges
 

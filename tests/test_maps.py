@@ -20,7 +20,8 @@ from runs import command
 import edgewise
 from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit
 from edgewise.core.errors import EdgewiseError
-from edgewise.maps.collect import collect_maps, titles
+from edgewise.core.text import model_titles
+from edgewise.maps.collect import collect_maps
 from edgewise.maps.console import print_maps
 from edgewise.maps.head_types import TYPES, HeadType, head_type
 from edgewise.maps.result import AttentionMaps, Panel
@@ -626,8 +627,8 @@ def test_loaded_models_need_their_tokenizer_and_other_architectures_work():
 
 
 def test_panels_are_titled_as_a_paper_would():
-    assert titles(["gpt2", "runs/gpt2-sparse"], ["dense", "sparse"]) == ["GPT2", "Sparse GPT2"]
-    assert titles(["openai-community/gpt2-medium"], ["dense"]) == ["GPT2-medium"]
-    assert titles(["pocket-sparse"], ["sparse"]) == ["Sparse pocket"]
-    assert titles(["pocket-sparse", "pocket"], ["sparse", "dense"]) == ["Sparse pocket", "pocket"]
-    assert titles(["a/model", "b/model"], ["dense", "dense"]) == ["a/model", "b/model"]
+    assert model_titles(["gpt2", "runs/gpt2-sparse"], ["dense", "sparse"]) == ["GPT2", "Sparse GPT2"]
+    assert model_titles(["openai-community/gpt2-medium"], ["dense"]) == ["GPT2-medium"]
+    assert model_titles(["pocket-sparse"], ["sparse"]) == ["Sparse pocket"]
+    assert model_titles(["pocket-sparse", "pocket"], ["sparse", "dense"]) == ["Sparse pocket", "pocket"]
+    assert model_titles(["a/model", "b/model"], ["dense", "dense"]) == ["a/model", "b/model"]

@@ -17,8 +17,9 @@ from matplotlib.transforms import Bbox
 from odd_tokens import ODD
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.text import visible
 from edgewise.plots.canvas import percent
-from edgewise.plots.style import FORMATS, MARK, Picture, save_figure, visible
+from edgewise.plots.style import FORMATS, MARK, Picture, save_figure
 from edgewise.plots.trace_boxes import MOST_BOXES, choose_boxes, share_of_key
 from edgewise.plots.trace_diagram import draw_trace
 from edgewise.plots.trace_heads import MOST

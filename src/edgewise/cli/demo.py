@@ -20,11 +20,12 @@ from transformers.utils.logging import disable_progress_bar
 import edgewise
 from edgewise.circuits.console import print_result
 from edgewise.core.console import Display
-from edgewise.flow.collect import save_flow
+from edgewise.flow.collect import collect_flow
 from edgewise.maps.collect import collect_maps
 from edgewise.maps.console import print_maps
 from edgewise.plots.attention_maps import draw_maps
 from edgewise.plots.circuit import save_circuit_figures
+from edgewise.plots.flow import draw_flow
 from edgewise.plots.style import save_figure
 from edgewise.plots.trace_diagram import draw_trace
 from edgewise.pocket import addition, evaluate, stream, world
@@ -184,8 +185,12 @@ def pictures(console: Console, out: Path) -> dict[str, Any]:
     save_figure(draw_maps(maps), folder / "attention-maps")
     print_maps(maps)
     save_circuit_figures(edgewise.CircuitResult.load(out / "circuits" / "copy"), folder)
-    save_flow(models, 'The opposite of "large" is "', False, folder)
-    save_flow(["pocket-addition", "pocket-addition-sparse"], None, False, folder / "sums")
+    for flows, drawn in (
+        (collect_flow(models, 'The opposite of "large" is "'), folder),
+        (collect_flow(["pocket-addition", "pocket-addition-sparse"]), folder / "sums"),
+    ):
+        flows.save(drawn)
+        save_figure(draw_flow(flows), drawn / "flow")
     for picture in [*(out / "pocket-sparse").glob("run.*"), *(out / "trace").glob("trace-diagram.*")]:
         shutil.copy(picture, folder)
     drawn = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))

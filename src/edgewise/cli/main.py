@@ -148,9 +148,13 @@ def flow(
         colour_heads: Give each head a colour of its own.
         out: Folder for flow.json and for flow as svg, pdf and png.
     """
-    from edgewise.flow.collect import save_flow
+    from edgewise.flow.collect import collect_flow
+    from edgewise.plots.flow import draw_flow
+    from edgewise.plots.style import save_figure
 
-    save_flow(models, prompt, colour_heads, out)
+    flows = collect_flow(models, () if prompt is None else prompt)
+    flows.save(out)
+    save_figure(draw_flow(flows, colour_heads), out / "flow")
     print(f"flow.json is in {out}, drawn as flow (svg, pdf, png)")
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ from edgewise.gating.edge_gate import gate_config
 from edgewise.gating.tap import tap
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.checkpoint import load, name_of, shared_tokenizer
-from edgewise.plots.flow import draw_flow
-from edgewise.plots.style import save_figure
 from edgewise.pocket import addition
 from edgewise.tasks.prompt import read_prompt
 
@@ -25,14 +22,6 @@ SUMS = ("53+21", "36+28", "43+59")
 LONGEST = 128
 """Tokens that can be told apart in one picture."""
 _SUM = re.compile(r"\s*(\d\s*\d)\s*\+\s*(\d\s*\d)\s*=?[\s?]*")
-
-
-def save_flow(
-    models: Sequence[str], prompt: str | None, colour_heads: bool, folder: str | Path
-) -> list[Path]:
-    """Read, save and draw: flow.json, flow.svg, flow.pdf and flow.png."""
-    flows = collect_flow(models, () if prompt is None else prompt)
-    return [flows.save(folder), *save_figure(draw_flow(flows, colour_heads), Path(folder) / "flow")]
 
 
 def collect_flow(

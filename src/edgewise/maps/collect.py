@@ -13,13 +13,13 @@ from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.find import find_circuits
 from edgewise.circuits.result import CircuitResult
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.text import model_titles
 from edgewise.gating.edge_gate import gate_config
 from edgewise.gating.tap import tap
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import measure_head
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.checkpoint import load, name_of, shared_tokenizer
-from edgewise.plots.canvas import titles
 from edgewise.tasks.align import Tokens
 from edgewise.tasks.measure import get_task
 from edgewise.tasks.prompt import tokens_of
@@ -83,7 +83,7 @@ def collect_maps(
         read = _read(tokenizer, clean, longest)
     kinds = ["dense" if gate_config(model) is None else "sparse" for model in loaded]
     panels = []
-    for place, title in enumerate(titles(names, kinds)):
+    for place, title in enumerate(model_titles(names, kinds)):
         choice = _Choice(asked or []) if found is None or asked else _of_circuit(found, names, place)
         maps = _maps(loaded[place], read.ids)
         measured = {head: measure_head(weights, read.ids) for head, weights in maps.items()}

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.text import visible
 from edgewise.maps.head_types import TYPES, HeadType
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.plots.canvas import (
@@ -40,7 +41,7 @@ from edgewise.plots.canvas import (
     pooled,
     wrap,
 )
-from edgewise.plots.style import BLUES, COLUMN, MARK, PAGE, Picture, style, visible
+from edgewise.plots.style import BLUES, COLUMN, MARK, PAGE, Picture, style
 
 
 class _Layout(NamedTuple):

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +16,8 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.ft2font import LoadFlags
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from edgewise.plots.style import BLUES, Picture, visible
+from edgewise.core.text import visible
+from edgewise.plots.style import BLUES, Picture
 
 EDGE, PAD, GAP = 3.0, 8.0, 5.0
 """Points: around the figure, inside a panel, between maps."""
@@ -77,19 +77,6 @@ def pooled(t: int, side: float) -> int:
 
 
 # --------------------------------------------------------------------------------------------------------------- words
-
-
-def titles(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Names as a paper would print them: GPT2 and Sparse GPT2."""
-    short = [re.sub("^gpt", "GPT", Path(name).name or name) for name in names]
-    dense = [name for name, kind in zip(short, kinds, strict=True) if kind == "dense"]
-    if len(kinds) == 2 and len(dense) == 1:
-        return [dense[0] if kind == "dense" else f"Sparse {dense[0]}" for kind in kinds]
-    own = [
-        name if kind == "dense" else f"Sparse {re.sub('[-_]?sparse$', '', name) or name}"
-        for name, kind in zip(short, kinds, strict=True)
-    ]
-    return own if len({*own}) == len(own) else list(names)
 
 
 def percent(share: float) -> str:

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from edgewise.circuits.result import CircuitResult, Found, ModelCircuit
-from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture, visible
+from edgewise.core.text import visible
+from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture
 
 LOWEST, HIGHEST = -0.5, 1.6
 """A curve may go beyond; the picture does not, and says so."""

@@ -11,8 +11,9 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from edgewise.core.text import visible
 from edgewise.flow.result import Edge, Flow, Flows
-from edgewise.plots.style import COLUMN, DENSE, model_colours, model_name, picture, visible
+from edgewise.plots.style import COLUMN, DENSE, model_colours, model_name, picture
 
 CUT = 0.01
 """A dense model's edges with less weight are not drawn: they could not be seen."""

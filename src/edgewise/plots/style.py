@@ -2,7 +2,6 @@
 
 import io
 import textwrap
-import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+
+from edgewise.core.text import visible
 
 Format = Literal["svg", "pdf", "png"]
 FORMATS: tuple[Format, ...] = ("svg", "pdf", "png")
@@ -43,8 +44,6 @@ _STYLE: dict[Any, Any] = {
     "savefig.dpi": 200,
 }
 _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
-_MARKS = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": "␣"}
-_LONGEST = 14
 
 
 @contextmanager
@@ -109,11 +108,3 @@ def model_name(name: str, longest: int = 28) -> str:
     """A model's name; of a long path, the end."""
     name = visible(name, 1000)
     return name if len(name) <= longest else "…" + name[1 - longest :]
-
-
-def visible(token: str, longest: int = _LONGEST) -> str:
-    """A token as a label: what cannot be seen is named, what is too long is cut."""
-    text = token.strip(" ") or token or "∅"
-    text = "".join(_MARKS.get(c, c) if c != " " or text.isspace() else c for c in text)
-    text = "".join("�" if unicodedata.category(c)[0] == "C" else c for c in text)
-    return text if len(text) <= longest else text[: longest - 1] + "…"

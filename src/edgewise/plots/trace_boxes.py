@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from edgewise.plots.style import visible
+from edgewise.core.text import visible
 from edgewise.tracing.result import Cluster, Trace
 
 MOST_BOXES, INFLUENCE = 5, 0.8

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.text import model_titles, visible
 from edgewise.plots.canvas import (
     BOLD,
     EDGE,
@@ -29,10 +30,9 @@ from edgewise.plots.canvas import (
     fitted,
     percent,
     pooled,
-    titles,
     wrap,
 )
-from edgewise.plots.style import MARK, PAGE, Picture, style, visible
+from edgewise.plots.style import MARK, PAGE, Picture, style
 from edgewise.plots.trace_boxes import began_at, share_of_key
 from edgewise.plots.trace_heads import MOST, Carrying, draw_maps, named_grid, wall
 from edgewise.plots.trace_words import WordFlow, lay_out
@@ -60,7 +60,7 @@ def draw_trace(traces: Sequence[Trace], key: int | None = None, share: float = 0
     the transcoder, which nothing explains, does not count there; the caption says how much that is.
     """
     key = _checked(traces, key)
-    names = titles([trace.model for trace in traces], [trace.kind for trace in traces])
+    names = model_titles([trace.model for trace in traces], [trace.kind for trace in traces])
     panels = [Carrying(trace, name, key, share) for trace, name in zip(traces, names, strict=True)]
     main, dense = panels[-1], panels[0] if len(panels) == 2 else None
     beside = next(wide for most, wide in _WIDTHS if len(dense.shown) <= most) if dense else -PAD

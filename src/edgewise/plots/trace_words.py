@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
 from matplotlib.path import Path
 
+from edgewise.core.text import visible
 from edgewise.plots.canvas import BOLD, GREY, INK, LINE, draw_text, ems, fitted, percent
-from edgewise.plots.style import MARK, visible
+from edgewise.plots.style import MARK
 from edgewise.plots.trace_boxes import Box, choose_boxes, share_of_key
 from edgewise.tracing.result import Trace
 

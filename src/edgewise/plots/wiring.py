@@ -11,8 +11,9 @@ from matplotlib.path import Path as Line
 from matplotlib.ticker import MaxNLocator
 
 from edgewise.circuits.result import CircuitResult, ModelCircuit
+from edgewise.core.text import visible
 from edgewise.plots.curves import prompts_used
-from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture, visible
+from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture
 
 ENTRY = {"q": -0.25, "k": 0.0, "v": 0.25}
 """Where a line enters a head, from its middle."""

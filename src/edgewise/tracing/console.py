@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from edgewise.plots.style import visible
+from edgewise.core.text import visible
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.result import Trace
 
