@@ -1,11 +1,9 @@
 """Small runs of post-training: tiny models that read text of the pocket world, and what the runs leave behind."""
 
 import io
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -14,7 +12,7 @@ from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import edgewise
-from edgewise.cli import main as cli
+from edgewise.cli.main import main
 from edgewise.pocket import stream
 from edgewise.training.sparsify.run import Run
 
@@ -64,10 +62,9 @@ def settings(out: Path, steps: int = STEPS, **others) -> edgewise.SparsifyConfig
 def command(*arguments: object) -> tuple[int, str, str]:
     """Exit code, standard output, standard error of `edgewise ...`."""
     out, err = io.StringIO(), io.StringIO()
-    words = ["edgewise", *map(str, arguments)]
-    with mock.patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
+    with redirect_stdout(out), redirect_stderr(err):
         try:
-            cli.main()
+            main([str(argument) for argument in arguments])
             code = 0
         except SystemExit as stop:
             code = int(stop.code or 0)

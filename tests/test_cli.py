@@ -1,4 +1,4 @@
-"""The command line: help that lists what there is, and one clear line with exit code 2 for bad input."""
+"""The command line: help, version, flags instead of argument names, one line and exit code 2 for bad input."""
 
 import json
 import subprocess
@@ -7,25 +7,14 @@ from pathlib import Path
 
 import pytest
 from hosts import host
+from runs import command
 from transformers.models.bloom import BloomConfig, BloomForCausalLM
 from transformers.models.mamba import MambaConfig, MambaForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
-from edgewise.cli import main as cli
-
-
-def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
-    monkeypatch.setattr(sys, "argv", ["edgewise", *arguments])
-    capsys.readouterr()
-    try:
-        cli.main()
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+from edgewise.cli.flags import flags_of, name_flags
+from edgewise.cli.main import COMMANDS
 
 
 @pytest.fixture
@@ -42,13 +31,13 @@ def test_help_lists_every_command_without_loading_torch():
         "finally: print('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert all(command in out for command in cli.COMMANDS) and out.endswith("False\n")
+    assert all(name in out for name in COMMANDS) and out.endswith("False\n")
 
 
-def test_info_of_a_dense_model(monkeypatch, capsys, folder):
-    code, out, _ = run(monkeypatch, capsys, "info", str(folder))
+def test_info_of_a_dense_model(folder):
+    code, out, _ = command("info", str(folder))
     assert code == 0
-    for part in (
+    for fact in (
         "LlamaForCausalLM",
         "3 layers x 4 heads on 2 key/value heads",
         "dense",
@@ -56,14 +45,14 @@ def test_info_of_a_dense_model(monkeypatch, capsys, folder):
         "64 tokens",
         "MB",
     ):
-        assert part in out
+        assert fact in out
     parameters = sum(p.numel() for p in host("llama").parameters())
     assert f"{parameters:,}" in out
 
 
-def test_info_of_a_twin_as_json(monkeypatch, capsys, tmp_path):
+def test_info_of_a_twin_as_json(tmp_path):
     edgewise.save(edgewise.gate(host("gpt2"), edgewise.GateConfig("relative", 2.5)), tmp_path)
-    code, out, _ = run(monkeypatch, capsys, "info", str(tmp_path), "--json")
+    code, out, _ = command("info", str(tmp_path), "--json")
     described = json.loads(out)
     assert (
         code == 0
@@ -74,19 +63,19 @@ def test_info_of_a_twin_as_json(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["./no/such/folder", "a b c", "/dev/null"])
-def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, name):
-    code, out, err = run(monkeypatch, capsys, "info", name)
+def test_bad_input_is_one_line_and_exit_code_2(name):
+    code, out, err = command("info", name)
     assert code == 2 and out == "" and err.startswith("edgewise: no model at") and err.count("\n") == 1
 
 
-def test_damage_is_one_line_and_exit_code_2(monkeypatch, capsys, folder):
+def test_damage_is_one_line_and_exit_code_2(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    code, _, err = run(monkeypatch, capsys, "info", str(folder))
+    code, _, err = command("info", str(folder))
     assert code == 2 and "truncated or damaged" in err and err.count("\n") == 1
 
 
-def test_models_that_cannot_be_gated_are_refused_by_info(monkeypatch, capsys, tmp_path):
+def test_models_that_cannot_be_gated_are_refused_by_info(tmp_path):
     small = {"vocab_size": 60, "hidden_size": 16}
     models = {
         "bloom": BloomForCausalLM(BloomConfig(**small, n_layer=1, n_head=2)),
@@ -97,10 +86,44 @@ def test_models_that_cannot_be_gated_are_refused_by_info(monkeypatch, capsys, tm
     }
     for name, model in models.items():
         model.save_pretrained(tmp_path / name)
-        code, _, err = run(monkeypatch, capsys, "info", str(tmp_path / name))
+        code, _, err = command("info", str(tmp_path / name))
         assert code == 2 and err.startswith("edgewise: ") and err.count("\n") == 1, name
 
 
-def test_wrong_words_exit_with_2(monkeypatch, capsys):
-    assert run(monkeypatch, capsys, "explode")[0] == 2
-    assert run(monkeypatch, capsys, "info")[0] == 2
+def test_unknown_commands_and_missing_arguments_exit_with_2():
+    assert command("explode")[0] == 2
+    assert command("info")[0] == 2
+
+
+def test_version():
+    assert command("--version") == (0, f"edgewise {edgewise.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_starts_with_what_it_does_and_shows_examples(name):
+    code, out, err = command(name, "--help")
+    usage, summary, *_ = out.split("\n\n")
+    assert code == 0 and err == "" and usage.startswith(f"usage: edgewise {name}")
+    assert summary == COMMANDS[name].__doc__.splitlines()[0]
+    assert f"\n\nExamples:\n  edgewise {name}" in out
+
+
+def test_flags_of_a_command_are_its_keywords_and_the_fields_of_its_config():
+    flags = flags_of(COMMANDS["sparsify"])
+    assert flags["batch_size"] == "--batch-size" and flags["data"] == "--data"
+    assert "model" not in flags and "config" not in flags  # positional; no flag of its own
+
+
+def test_arguments_are_shown_as_flags_where_the_command_has_them():
+    flags = flags_of(COMMANDS["circuit"])
+    shown = name_flags(
+        "`ig_steps` or `edges=False` or `prompts=8`, not `batch_size` or `edgewise tasks`", flags
+    )
+    assert shown == "--ig-steps or --no-edges or --prompts 8, not `batch_size` or `edgewise tasks`"
+
+
+def test_errors_of_the_library_name_arguments_and_those_of_the_command_line_flags():
+    with pytest.raises(edgewise.EdgewiseError, match=r"^`context=4096` is longer"):
+        edgewise.plan("pocket", edgewise.SparsifyConfig(context=4096))
+    code, _, err = command("plan", "pocket", "--context", 4096)
+    assert code == 2 and err.startswith("edgewise: --context 4096 is longer than")

@@ -40,7 +40,7 @@ def test_every_command_in_the_readme_exists():
 
 @pytest.mark.slow
 def test_the_demo_writes_its_summary(tmp_path):
-    from edgewise.cli.demo import run
+    from edgewise.cli.demo_stages import run
 
     run(tmp_path, minutes=0.05, prompts=4)
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -1,0 +1,1 @@
+"""The command line: a module a command, tables of their results in `tables`, assembled in `main`."""

@@ -78,7 +78,7 @@ def in_the_way(shape: Shape, setup: Setup, gpu: GPU) -> str:
     return f"together {memory.total / GIB:,.0f} GB {of}; the most of it {listed}"
 
 
-_PLANNED = ("tokens", "minutes", "dtype", "batch_size", "grad_accum", "out", "plan", "resume")
+_PLANNED = ("tokens", "minutes", "dtype", "batch_size", "grad_accum", "out", "resume")
 
 
 def _as_asked(config: SparsifyConfig) -> list[str]:

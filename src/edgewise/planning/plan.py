@@ -86,7 +86,7 @@ def plan(
     shape = model if isinstance(model, Shape) else find_shape(model)
     own = shape.context or LONGEST_CONTEXT
     if config.context is not None and config.context > own:
-        raise EdgewiseError(f"--context {config.context} is longer than the model's own context, {own}")
+        raise EdgewiseError(f"`context={config.context}` is longer than the model's own context, {own}")
     shipped = shape.name in pocket.NAMES
     tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
     context = config.context or min(own, LONGEST_CONTEXT)

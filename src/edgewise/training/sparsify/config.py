@@ -225,8 +225,6 @@ class SparsifyConfig:
     """Minutes between snapshots."""
     report_to: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Also log to this tracker, through accelerate."""
-    plan: bool = False
-    """Only say what this and the other stages would cost, from the model's config: no weights are loaded, nothing is run."""
 
     def __post_init__(self) -> None:
         wrong = {
@@ -278,7 +276,7 @@ class SparsifyConfig:
 
 MAY_BE_NEW = ("tokens", "minutes", "density", "tolerance", "lr")
 """What a resumed run may change."""
-NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "report_to", "plan", *MAY_BE_NEW)
+NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "report_to", *MAY_BE_NEW)
 
 
 def changed(begun: dict, now: SparsifyConfig) -> list[str]:

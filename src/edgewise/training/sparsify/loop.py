@@ -62,8 +62,6 @@ def sparsify(
     >>> result.summary["density"], result.summary["delta_ce"]
     """
     config = replace(config or SparsifyConfig(), out=Path((config or SparsifyConfig()).out))
-    if config.plan:
-        raise EdgewiseError("plan=True only plans: call edgewise.plan(model, config)")
     # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
     only_cpu = not torch.accelerator.is_available()
     accelerator = Accelerator(cpu=only_cpu, log_with=config.report_to, project_dir=str(config.out))

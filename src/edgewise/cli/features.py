@@ -1,0 +1,28 @@
+"""`edgewise features`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from edgewise.cli.arguments import Flags
+from edgewise.training.transcoder.config import FeaturesConfig
+
+
+def features(
+    transcoder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRANSCODER")],
+    config: Flags[FeaturesConfig],
+) -> None:
+    """Show features of a transcoder: the contexts that activate them most, and the tokens they promote.
+
+    Examples:
+      edgewise features runs/transcoder --layer 3 --feature 17 42 --data my_text/
+
+    Args:
+        transcoder: Its folder.
+        config: Which features.
+    """
+    # torch and transformers take seconds to import: `edgewise --help` need not wait for them
+    from edgewise.training.transcoder.show import show_features
+
+    show_features(transcoder, config)

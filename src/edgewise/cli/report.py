@@ -1,0 +1,30 @@
+"""`edgewise report`."""
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def report(
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
+    out: Path | None = None,
+    open: bool = False,
+) -> None:
+    """Write one HTML page to explore all results in a folder: maps, flow, circuits, traces, the run. Works offline.
+
+    Examples:
+      edgewise report runs/demo --open
+
+    Args:
+        folder: A folder in which other commands have left their results, at any depth.
+        out: The page; report.html in the folder if not given.
+        open: Show it in the browser.
+    """
+    from edgewise.report.page import write_report  # imports numpy: `edgewise --help` need not wait for it
+
+    path = write_report(folder, out)
+    print(path)
+    if open:
+        webbrowser.open(path.resolve().as_uri())

@@ -1,0 +1,1 @@
+"""Results as tables on the terminal. Packages that compute print nothing."""
