@@ -104,7 +104,7 @@ def test_help_of_a_command_starts_with_what_it_does_and_shows_examples(name):
     code, out, err = command(name, "--help")
     usage, summary, *_ = out.split("\n\n")
     assert code == 0 and err == "" and usage.startswith(f"usage: edgewise {name}")
-    assert summary == COMMANDS[name].__doc__.splitlines()[0]
+    assert summary == str(COMMANDS[name].__doc__).splitlines()[0]
     assert f"\n\nExamples:\n  edgewise {name}" in out
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli import run
+from runs import command
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
@@ -515,11 +515,11 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-def test_the_command_prints_a_row_and_three_examples_of_each_task(monkeypatch, capsys, tmp_path):
+def test_the_command_prints_a_row_and_three_examples_of_each_task(tmp_path):
     out = tmp_path / "new" / "tasks.json"
     mine = file_of(tmp_path, GOOD)
     asked = ("--task", "copy", "antonym", "greater-than", str(mine), "--n", "8", "--out", str(out))
-    code, printed, _ = run(monkeypatch, capsys, "tasks", "pocket", *asked)
+    code, printed, _ = command("tasks", "pocket", *asked)
     assert code == 0 and "accuracy" in printed and "100.0%" in printed
     assert printed.count("  clean    ") == printed.count("  corrupt  ") == printed.count("  answer   ") == 10
     assert GOOD["clean"] in printed and "answer   Mary   wrong  John" in printed and ".. 99" in printed
@@ -535,13 +535,13 @@ def test_the_command_prints_a_row_and_three_examples_of_each_task(monkeypatch, c
     assert copied["clean"] == pytest.approx(sum(pair["clean_score"] for pair in copied["pairs"]) / 8)
 
 
-def test_the_command_says_what_cannot_be_expressed(monkeypatch, capsys, folder):
-    code, printed, _ = run(monkeypatch, capsys, "tasks", str(folder), "--n", "8")
+def test_the_command_says_what_cannot_be_expressed(folder):
+    code, printed, _ = command("tasks", str(folder), "--n", "8")
     assert code == 0 and "cannot be expressed with this tokenizer: a word of several tokens" in printed
     assert "skipped" in printed and "docstring" in printed
 
 
-def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, folder, tmp_path):
+def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path):
     bad = file_of(tmp_path, GOOD, "{")
     for asked, message in {
         ("--task", "greater-than"): "greater-than cannot be expressed",
@@ -552,7 +552,7 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, folder, tmp_
         ("--n", "0"): "at least one pair",
         ("--task", "ioi", "--n", "4", "--out", str(folder)): "cannot write",
     }.items():
-        code, _, err = run(monkeypatch, capsys, "tasks", str(folder), *asked)
+        code, _, err = command("tasks", str(folder), *asked)
         lines = [line for line in err.splitlines() if line.startswith("edgewise: ")]
         assert code == 2 and len(lines) == 1 and message in lines[0], (asked, err)
 
