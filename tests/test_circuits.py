@@ -526,7 +526,7 @@ def test_bad_input_is_refused_in_one_line():
     other = hand_made(given._replace(columns=given.columns + VOCABULARY))
     with pytest.raises(EdgewiseError, match="do not belong together"):
         find_circuit(model_of("gpt2"), other, CircuitConfig(), "tiny")
-    with pytest.raises(EdgewiseError, match="one model or compared between two"):
+    with pytest.raises(EdgewiseError, match="one model, or a dense model and its twin, not 0"):
         find_circuits([])
     with pytest.raises(EdgewiseError, match="no circuits"):
         CircuitResult.load("nowhere")

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from odd_tokens import ODD
 
 import edgewise
-from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit
+from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, ModelCircuit
 from edgewise.cli import main as cli
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import visible
@@ -41,12 +41,14 @@ from edgewise.plots.wiring import circuit_heads, draw_wiring, head_edges
 # ------------------------------------------------------------------------------------------------------ made by hand
 
 
-def found(total: int, needed: int, names: list[str], prompts: int = 5, spread: bool = True) -> Found:
+def found(
+    total: int, needed: int, names: list[str], prompts: int = 5, spread: bool = True
+) -> ComponentCircuit:
     counts = sorted({0, 1, needed // 2, needed - 1, needed, min(total, 2 * needed), total} - {-1})
     explained = [min(1.0, 0.91 * count / max(needed, 1)) for count in counts]
     lower, upper = ([x - 0.05 for x in explained], [x + 0.05 for x in explained]) if spread else ([], [])
     weights = [(-1) ** (place % 3 == 2) * 2.0 / (place + 1) for place in range(len(names))]
-    return Found(
+    return ComponentCircuit(
         total=total,
         needed=needed,
         faithfulness=explained[counts.index(needed)],

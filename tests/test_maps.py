@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 from runs import command
 
 import edgewise
-from edgewise.circuits.result import CircuitResult, Curve, Found, ModelCircuit
+from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, ModelCircuit
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles
 from edgewise.maps.collect import collect_maps
@@ -549,7 +549,7 @@ def test_pocket_has_the_heads_of_a_copying_model(pocket):
 
 def found(model: str, heads: list[str] | None) -> ModelCircuit:
     ranking = [(head, 1.0) for head in heads or []] + [("L0H0", 0.0)]
-    whole = Found(48, len(heads or []), 0.93, [1], Curve([0, 48], [0.0, 1.0]), ranking)
+    whole = ComponentCircuit(48, len(heads or []), 0.93, [1], Curve([0, 48], [0.0, 1.0]), ranking)
     return ModelCircuit(model, "dense", 1.0, 2.0, -2.0, 32, 0, heads=None if heads is None else whole)
 
 

@@ -1,6 +1,5 @@
 """Find a task's circuit in one model, or in a dense model and its sparse twin, with the same code."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,14 +13,13 @@ from edgewise.circuits.heads import Advance, head_curves, head_effects
 from edgewise.circuits.memory import peak, prompts_at_once, rows_at_once, token_edges_at_once
 from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
 from edgewise.circuits.replay import Replay, record
-from edgewise.circuits.result import CircuitResult, Found, ModelCircuit, TokenEdgesFound
+from edgewise.circuits.result import CircuitResult, ComponentCircuit, ModelCircuit, TokenEdgeCounts
 from edgewise.circuits.token_edges import token_edges
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gate_config, gates_of
 from edgewise.measure.evaluation import evaluating
-from edgewise.models.checkpoint import load, name_of, shared_tokenizer
-from edgewise.models.info import info
+from edgewise.models.loaded import ModelsLike, load_models
 from edgewise.tasks import Task
 from edgewise.tasks.measure import check_fits, get_task
 from edgewise.tasks.pairs import Prompts
@@ -33,47 +31,38 @@ FEWEST = 4
 
 
 def find_circuits(
-    models: Sequence[str | PreTrainedModel],
-    config: CircuitConfig | None = None,
-    task: Task | None = None,
-    display: Display | None = None,
+    models: ModelsLike, config: CircuitConfig | None = None, *, task: Task | None = None
 ) -> CircuitResult:
-    """The heads, edges and token edges that carry a task's effect, in each of one or two models.
+    """Find the heads, edges and token edges that carry a task's effect, in one model or in two.
 
-    Models are names (see `edgewise.load`) or loaded models; with loaded models, bring a `task` made with their tokenizer.
+    Args:
+        models: A name, two names (see `edgewise.load`), or loaded models.
+        config: Which task, how many prompts, what to search for; where to save.
+        task: Prompts to use instead of those of `config.task`, made with the models' tokenizer.
+
+    >>> edgewise.find_circuits(["pocket", "pocket-sparse"], edgewise.CircuitConfig(task="copy"))
     """
     config = config or CircuitConfig()
-    if not 1 <= len(models) <= 2:
-        raise EdgewiseError(f"circuits are found in one model or compared between two, not {len(models)}")
-    task = task or _task(models, config)
-    found, maps = [], []
-    for place, model in enumerate(models):
-        loaded = load(model) if isinstance(model, str) else model
-        with evaluating(loaded):  # and as it was afterwards
-            found.append(find_circuit(loaded, task, config, name_of(model, place), display))
+    models = load_models(models)
+    if task is None:
+        task = get_task(config.task, models.tokenizer, config.prompts, config.seed, models.context)
+    circuits, maps = [], []
+    for name, model in zip(models.names, models.models, strict=True):
+        with evaluating(model):
+            circuits.append(find_circuit(model, task, config, name, models.display))
             if config.out is not None:
-                maps.append(read_maps(loaded, task))
+                maps.append(read_maps(model, task))
     examples = [
         {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
         for pair in task.pairs
     ]
     result = CircuitResult(
-        task.name, task.metric, config.threshold, config.seed, config.method, examples, found
+        task.name, task.metric, config.threshold, config.seed, config.method, examples, circuits
     )
     if config.out is not None:
         result.save(config.out)
-        if all(isinstance(model, str) for model in models):  # else nobody knows their tokens' texts
-            PromptMaps(prompt_tokens(task, shared_tokenizer(models)), maps).save(config.out)
+        PromptMaps(prompt_tokens(task, models.tokenizer), maps).save(config.out)
     return result
-
-
-def _task(models: Sequence[str | PreTrainedModel], config: CircuitConfig) -> Task:
-    names = [model for model in models if isinstance(model, str)]
-    if len(names) != len(models):
-        raise EdgewiseError("with loaded models, make the task with their tokenizer: task=make_task(...)")
-    tokenizer = shared_tokenizer(names)
-    context = min(info(name).context for name in names) or None  # 0: no limit
-    return get_task(config.task, tokenizer, config.prompts, config.seed, context)
 
 
 def find_circuit(
@@ -142,7 +131,7 @@ def _heads(replay: Replay, config: CircuitConfig, name: str, say: Display) -> di
     mean = effects.importance.mean(0)  # [layers, heads]
     layers, width = mean.shape
     ranking = [(f"L{i // width}H{i % width}", mean.flatten()[i].item()) for i in curves.order]
-    found = Found(
+    found = ComponentCircuit(
         total=layers * width,
         needed=curves.at_threshold,
         faithfulness=curves.curve.explained[curves.curve.counts.index(curves.at_threshold)],
@@ -154,14 +143,14 @@ def _heads(replay: Replay, config: CircuitConfig, name: str, say: Display) -> di
     return {"heads": found, "head_effects": both}
 
 
-def _token_edges(replay: Replay, config: CircuitConfig, advance: Advance) -> TokenEdgesFound:
+def _token_edges(replay: Replay, config: CircuitConfig, advance: Advance) -> TokenEdgeCounts:
     parts = []
     for chunk in torch.arange(replay.n).split(token_edges_at_once(replay, config.memory)):
         prompts = Prompts(*(x[chunk] for x in replay.prompts))
         whole = record(replay.model, prompts, replay.metric, reuse_prefix=False)
         parts.append(token_edges(whole, config.threshold))
         advance(len(chunk))
-    return TokenEdgesFound(*([x for part in column for x in part] for column in zip(*parts, strict=True)))
+    return TokenEdgeCounts(*([x for part in column for x in part] for column in zip(*parts, strict=True)))
 
 
 RANKED = 2000
@@ -220,7 +209,7 @@ def _edges(replay: Replay, config: CircuitConfig, name: str, say: Display) -> di
         (_edge_name(wiring, int(numbers[i])), pooled[i].item())
         for i in pooled.abs().argsort(descending=True, stable=True)[:RANKED].tolist()
     ]
-    found = Found(
+    found = ComponentCircuit(
         total=wiring.count,
         needed=count,
         faithfulness=curve.explained[curve.counts.index(count)],

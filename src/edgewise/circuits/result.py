@@ -1,21 +1,24 @@
-"""What was found, as plain dataclasses that save themselves as JSON: every figure can be redrawn without a model."""
+"""Circuits as dataclasses that save themselves as JSON: every figure can be drawn again without a model."""
 
 import json
 import statistics
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.results import Result
 
 FILE = "circuit.json"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Keep the best k, corrupt the rest."""
+    """Effect explained by the k most important components, with corrupt activations in all others."""
 
     counts: list[int]
+    """k, ascending."""
     explained: list[float]
     """Share of the mean effect."""
     lower: list[float] = field(default_factory=list)
@@ -24,35 +27,39 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The smallest circuit of one kind that explains enough."""
+class ComponentCircuit:
+    """The smallest circuit of heads, or of edges, that explains the threshold's share of the effect."""
 
     total: int
-    """All there are."""
+    """Components of the model."""
     needed: int
-    """With one ranking for all prompts."""
+    """Size of the circuit, with one ranking for all prompts."""
     faithfulness: float
-    """What those explain."""
+    """Share of the effect that the circuit explains."""
     needed_per_prompt: list[int]
-    """With each prompt's own ranking."""
+    """Size of each prompt's circuit, with its own ranking."""
     curve: Curve
     ranking: list[tuple[str, float]]
-    """The most important first, each with its mean importance: for heads the mean share of the effect that it loses and
-    restores, for edges their attribution."""
+    """Names, the most important first, with mean importance: of heads the mean of lost and restored effect, of edges the
+    attribution score."""
 
     @property
     def per_prompt(self) -> tuple[float, float]:
-        """Mean and spread over prompts."""
-        return _mean_and_spread(self.needed_per_prompt)
+        """Mean and standard deviation of `needed_per_prompt`."""
+        sizes = self.needed_per_prompt
+        return statistics.fmean(sizes), statistics.stdev(sizes) if len(sizes) > 1 else 0.0
 
 
 @dataclass(frozen=True)
-class TokenEdgesFound:
-    """Attention edges (head, query, key) of each prompt."""
+class TokenEdgeCounts:
+    """Attention edges (head, query, key), counted prompt by prompt."""
 
     possible: list[int]
+    """Pairs of a query and a key that the causal mask allows, over all heads."""
     open: list[int]
+    """Edges with attention weight above 0 in the clean run."""
     used: list[int]
+    """The fewest that explain the threshold's share of the prompt's effect."""
 
 
 @dataclass(frozen=True)
@@ -63,64 +70,86 @@ class ModelCircuit:
     kind: str
     """dense or sparse"""
     accuracy: float
-    """Share of prompts whose answer scores above the wrong one."""
+    """Share of clean prompts whose answer scores above the wrong one."""
     clean_score: float
     corrupt_score: float
     prompts: int
     left_out: int
-    """Prompts on which the model does not show the behaviour: their effect is below the floor."""
+    """Prompts on which the model does not show the behaviour: their effect is below the floor of `find.FLOOR`."""
     warnings: list[str] = field(default_factory=list)
-    heads: Found | None = None
+    heads: ComponentCircuit | None = None
     head_effects: dict[str, list[list[float]]] | None = None
     """Mean over prompts of `lost` and `restored`, [layers][heads]."""
-    edges: Found | None = None
+    edges: ComponentCircuit | None = None
     kv_heads: list[int] | None = None
-    """Of each layer: the "G" of an edge's name is one of these, and heads in its order share it."""
+    """Key-value heads of each layer; `G` in an edge's name is one of them, shared by a group of consecutive heads."""
     head_head_edges: tuple[int, int] | None = None
-    """Pairs of heads joined by the edges of the circuit, and all such pairs."""
-    token_edges: TokenEdgesFound | None = None
+    """Pairs of heads joined by an edge of the circuit, and all pairs of heads that an edge joins."""
+    token_edges: TokenEdgeCounts | None = None
 
     def counts(self) -> dict[str, float | None]:
-        """The figures of merit: fewer is simpler."""
-        token = self.token_edges
+        """Sizes of the circuit, by name; a smaller one is simpler."""
+        heads, edges, pairs, token = self.heads, self.edges, self.head_head_edges, self.token_edges
         return {
-            "heads": None if self.heads is None else self.heads.needed,
-            "heads_per_prompt": None if self.heads is None else self.heads.per_prompt[0],
-            "edges": None if self.edges is None else self.edges.needed,
-            "edges_per_prompt": None if self.edges is None else self.edges.per_prompt[0],
-            "head_head_edges": None if self.head_head_edges is None else self.head_head_edges[0],
+            "heads": None if heads is None else heads.needed,
+            "heads_per_prompt": None if heads is None else heads.per_prompt[0],
+            "edges": None if edges is None else edges.needed,
+            "edges_per_prompt": None if edges is None else edges.per_prompt[0],
+            "head_head_edges": None if pairs is None else pairs[0],
             "open_token_edges": None if token is None else statistics.fmean(token.open),
             "token_edges": None if token is None else statistics.fmean(token.used),
         }
 
 
-@dataclass(frozen=True)
-class CircuitResult:
-    """Circuits of one task, in one model or in two."""
+@dataclass(frozen=True, repr=False)
+class CircuitResult(Result):
+    """Circuits of one task, in one model or in a dense model and its sparse twin."""
+
+    drawn_by = "edgewise.plots.circuit:draw_circuit"
+    figure_name = "circuit"
 
     task: str
     metric: str
     threshold: float
     seed: int
     method: str
+    """EAP or EAP-IG, by which edges are ranked."""
     examples: list[dict[str, Any]]
-    """The prompts used: clean, corrupt, answers, wrong."""
+    """The prompts: clean, corrupt, answers, wrong."""
     models: list[ModelCircuit]
 
     @property
     def ratios(self) -> dict[str, float | None]:
-        """How many times fewer the second model needs."""
+        """Each of the first model's `counts` over that of the second; empty with one model."""
         if len(self.models) != 2:
             return {}
         first, second = (model.counts() for model in self.models)
         return {key: _ratio(first[key], second[key]) for key in first}
 
+    @property
+    def warnings(self) -> list[str]:
+        return [warning for model in self.models for warning in model.warnings]
+
+    def table(self) -> list[list[str]]:
+        """One column for each model, and their ratio."""
+        ratios = self.ratios
+        header = ["", *(f"{model.model} ({model.kind})" for model in self.models)]
+        rows = [header + (["times fewer"] if ratios else [])]
+        for label, cell, ratio in _ROWS:
+            if label in _EDGE_ROWS and not any(model.edges for model in self.models):
+                continue
+            value = ratios.get(ratio)
+            last = [f"{value:.1f}" if value else ""] if ratios else []
+            rows.append([label, *map(cell, self.models), *last])
+        return rows
+
     def to_dict(self) -> dict[str, Any]:
+        """What `save` writes: the fields, with `counts` and `ratios`, which `load` computes again."""
         content = asdict(self)
         for saved, model in zip(content["models"], self.models, strict=True):
-            at = round(100 * self.threshold)
+            percent = round(100 * self.threshold)
             for key, value in model.counts().items():
-                saved["token_edges_open" if key == "open_token_edges" else f"{key}_at_{at}"] = value
+                saved["token_edges_open" if key == "open_token_edges" else f"{key}_at_{percent}"] = value
         if len(self.models) == 2:
             content["ratios"] = self.ratios
         return content
@@ -134,37 +163,73 @@ class CircuitResult:
 
     @classmethod
     def load(cls, path: str | Path) -> "CircuitResult":
-        """Read what `save` wrote: the folder, or the file."""
+        """Read circuit.json: from a folder, or the file itself."""
         path = Path(path)
         path = path / FILE if path.is_dir() else path
         try:
             content = json.loads(path.read_text())
-            models = [_model(saved) for saved in content["models"]]
-            own = {key: content[key] for key in cls.__dataclass_fields__ if key != "models"}
+            models = [_read_model(saved) for saved in content["models"]]
+            others = {field.name: content[field.name] for field in fields(cls) if field.name != "models"}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise EdgewiseError(
                 f"{path} holds no circuits that edgewise wrote: {first_line(error)}"
             ) from error
-        return cls(**own, models=models)
+        return cls(**others, models=models)
 
 
-def _model(saved: dict[str, Any]) -> ModelCircuit:
-    own = {key: saved[key] for key in ModelCircuit.__dataclass_fields__ if key in saved}
+def _read_model(saved: dict[str, Any]) -> ModelCircuit:
+    values = {field.name: saved[field.name] for field in fields(ModelCircuit) if field.name in saved}
     for key in ("heads", "edges"):
-        if own[key] is not None:
-            curve = Curve(**own[key].pop("curve"))
-            ranking = [(name, value) for name, value in own[key].pop("ranking")]
-            own[key] = Found(**own[key], curve=curve, ranking=ranking)
-    if own["head_head_edges"] is not None:
-        own["head_head_edges"] = tuple(own["head_head_edges"])
-    if own["token_edges"] is not None:
-        own["token_edges"] = TokenEdgesFound(**own["token_edges"])
-    return ModelCircuit(**own)
+        if values[key] is not None:
+            curve = Curve(**values[key].pop("curve"))
+            ranking = [(name, value) for name, value in values[key].pop("ranking")]
+            values[key] = ComponentCircuit(**values[key], curve=curve, ranking=ranking)
+    if values["head_head_edges"] is not None:
+        values["head_head_edges"] = tuple(values["head_head_edges"])
+    if values["token_edges"] is not None:
+        values["token_edges"] = TokenEdgeCounts(**values["token_edges"])
+    return ModelCircuit(**values)
 
 
 def _ratio(first: float | None, second: float | None) -> float | None:
     return None if first is None or not second else first / second
 
 
-def _mean_and_spread(values: list[int]) -> tuple[float, float]:
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+# --------------------------------------------------------------------------------------------------- rows of the table
+
+
+def _size(circuit: ComponentCircuit | None) -> str:
+    return "-" if circuit is None else f"{circuit.needed:,} of {circuit.total:,}"
+
+
+def _size_per_prompt(circuit: ComponentCircuit | None) -> str:
+    return "-" if circuit is None else "{:,.1f} ± {:,.1f}".format(*circuit.per_prompt)
+
+
+def _head_pairs(model: ModelCircuit) -> str:
+    return "-" if model.head_head_edges is None else "{:,} of {:,}".format(*model.head_head_edges)
+
+
+def _mean(model: ModelCircuit, key: str) -> str:
+    value = model.counts()[key]
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _first_heads(model: ModelCircuit) -> str:
+    return ", ".join(name for name, _ in model.heads.ranking[:4]) if model.heads else "-"
+
+
+_ROWS: list[tuple[str, Callable[[ModelCircuit], str], str]] = [  # label, cell of a model, key in `ratios`
+    ("prompts used", lambda m: f"{m.prompts - m.left_out} of {m.prompts}", ""),
+    ("accuracy", lambda m: f"{m.accuracy:.1%}", ""),
+    ("clean / corrupt score", lambda m: f"{m.clean_score:.2f} / {m.corrupt_score:.2f}", ""),
+    ("heads", lambda m: _size(m.heads), "heads"),
+    ("heads per prompt", lambda m: _size_per_prompt(m.heads), "heads_per_prompt"),
+    ("edges", lambda m: _size(m.edges), "edges"),
+    ("edges per prompt", lambda m: _size_per_prompt(m.edges), "edges_per_prompt"),
+    ("pairs of heads joined", _head_pairs, "head_head_edges"),
+    ("token edges open", lambda m: _mean(m, "open_token_edges"), "open_token_edges"),
+    ("token edges used", lambda m: _mean(m, "token_edges"), "token_edges"),
+    ("first heads", _first_heads, ""),
+]
+_EDGE_ROWS = ("edges", "edges per prompt", "pairs of heads joined")

@@ -23,10 +23,11 @@ def circuit(models: ModelsArgument, config: Flags[CircuitConfig]) -> None:
     from edgewise.circuits.console import print_result
     from edgewise.circuits.find import find_circuits
     from edgewise.core.console import Display
+    from edgewise.models.loaded import load_models
     from edgewise.plots.circuit import save_circuit_figures
 
     display = Display()
-    result = find_circuits(models, config, display=display)
+    result = find_circuits(load_models(models, display=display), config)
     print_result(result)
     if config.out is not None:
         save_circuit_figures(result, config.out)

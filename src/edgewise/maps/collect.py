@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.find import find_circuits
 from edgewise.circuits.result import CircuitResult
+from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles
 from edgewise.gating.edge_gate import gate_config
@@ -20,12 +21,10 @@ from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import measure_head
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.checkpoint import load, name_of, shared_tokenizer
+from edgewise.models.loaded import LoadedModels
 from edgewise.tasks.align import Tokens
 from edgewise.tasks.measure import get_task
 from edgewise.tasks.prompt import tokens_of
-
-if TYPE_CHECKING:
-    from edgewise.core.console import Display
 
 LONGEST = 256
 """Tokens: a longer map cannot be read."""
@@ -43,7 +42,7 @@ def collect_maps(
     seed: int = 0,
     out: str | Path | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    display: "Display | None" = None,
+    display: Display | None = None,
 ) -> AttentionMaps:
     """The maps of one model, or of a dense model and its twin.
 
@@ -70,9 +69,8 @@ def collect_maps(
     if found is None and asked is None:
         folder = None if out is None else Path(out)
         config = CircuitConfig(task, folder, prompts, threshold, edges=False, seed=seed)
-        by_name = all(isinstance(model, str) for model in models)
-        own = None if by_name else get_task(task, tokenizer, prompts, seed, longest)
-        found = find_circuits(models, config, own, display)
+        quiet = Display(quiet=True)
+        found = find_circuits(LoadedModels(tuple(names), tuple(loaded), tokenizer, display or quiet), config)
     task = found.task if found else task
     if read is None:
         clean = (

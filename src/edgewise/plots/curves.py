@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from edgewise.circuits.result import CircuitResult, Found, ModelCircuit
+from edgewise.circuits.result import CircuitResult, ComponentCircuit, ModelCircuit
 from edgewise.core.text import visible
 from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture
 
@@ -33,7 +33,7 @@ def draw_curves(result: CircuitResult) -> Figure:
         for column, kind in enumerate(kinds):
             axes = figure.add_subplot(grid[1, column])
             own = figure.add_subplot(grid[2, column], sharex=axes)
-            founds: list[Found | None] = [getattr(model, kind) for model in result.models]
+            founds: list[ComponentCircuit | None] = [getattr(model, kind) for model in result.models]
             axes.set_ylim(max(LOWEST, low) - 0.06, min(HIGHEST, high) + 0.08)
             _draw_curves(axes, kind, founds, result)
             _draw_own(own, kind, founds, result.models)
@@ -48,7 +48,9 @@ def draw_curves(result: CircuitResult) -> Figure:
     return figure
 
 
-def _draw_curves(axes: Axes, kind: str, founds: Sequence[Found | None], result: CircuitResult) -> None:
+def _draw_curves(
+    axes: Axes, kind: str, founds: Sequence[ComponentCircuit | None], result: CircuitResult
+) -> None:
     _scale(axes, kind, max(found.total for found in founds if found))
     axes.axhline(result.threshold, color=TARGET, ls="--", lw=0.8, zorder=1)
     colours = model_colours([model.kind for model in result.models])
@@ -100,7 +102,9 @@ def _draw_ratio(axes: Axes, first: int, second: int, threshold: float, ratio: fl
     )  # fmt: skip
 
 
-def _draw_own(axes: Axes, kind: str, founds: Sequence[Found | None], models: Sequence[ModelCircuit]) -> None:
+def _draw_own(
+    axes: Axes, kind: str, founds: Sequence[ComponentCircuit | None], models: Sequence[ModelCircuit]
+) -> None:
     """What each prompt needs with its own ranking: range, quartiles and median."""
     for row, (found, colour) in enumerate(
         zip(founds, model_colours([model.kind for model in models]), strict=True)

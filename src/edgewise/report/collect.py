@@ -16,7 +16,7 @@ from edgewise import __version__
 from edgewise.circuits.prompt_maps import STEM as PROMPT_MAPS
 from edgewise.circuits.prompt_maps import PromptMaps, in_eight_bits
 from edgewise.circuits.result import FILE as CIRCUIT
-from edgewise.circuits.result import CircuitResult, Found, ModelCircuit
+from edgewise.circuits.result import CircuitResult, ComponentCircuit, ModelCircuit
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.maps.head_types import head_type
 from edgewise.tracing.result import FILE as TRACE
@@ -122,7 +122,7 @@ def _model(model: ModelCircuit) -> dict[str, Any]:
     }
 
 
-def _found(found: Found | None, most: int | None) -> dict[str, Any] | None:
+def _found(found: ComponentCircuit | None, most: int | None) -> dict[str, Any] | None:
     if found is None:
         return None
     curve = found.curve
