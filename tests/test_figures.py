@@ -22,9 +22,11 @@ from edgewise.cli import main as cli
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import visible
 from edgewise.flow.collect import collect_flow
+from edgewise.flow.config import FlowConfig
 from edgewise.flow.result import Edge, Flow, Flows
+from edgewise.models.loaded import load_models
 from edgewise.plots.curves import HIGHEST, LOWEST, draw_curves
-from edgewise.plots.flow import CUT, MOST, draw_flow, seen_edges
+from edgewise.plots.flow import MAX_LINES, MIN_WEIGHT, draw_flow, visible_edges
 from edgewise.plots.run import draw_run
 from edgewise.plots.style import (
     DENSE,
@@ -242,13 +244,15 @@ def test_a_line_for_each_open_edge_above_the_cut(tmp_path):
     flows = Flows([[flow_of(tokens, "dense")], [flow_of(tokens, "sparse")]])
     dense, sparse = (row[0] for row in flows.rows)
     assert len(dense.edges) == len(sparse.edges) == 2 * 3 * 15
-    seen = sum(edge.weight >= CUT for edge in dense.edges)
-    assert len(seen_edges(dense)) == seen < len(dense.edges)
+    seen = sum(edge.weight >= MIN_WEIGHT for edge in dense.edges)
+    assert len(visible_edges(dense)) == seen < len(dense.edges)
     figure = draw_flow(flows)
     assert lines_of(figure) == [seen, len(sparse.edges)]
     for axes, flow in zip(axes_of(figure), (dense, sparse), strict=True):
         (drawn,) = axes.collections
-        for path, colour, edge in zip(drawn.get_paths(), drawn.get_colors(), seen_edges(flow), strict=True):
+        for path, colour, edge in zip(
+            drawn.get_paths(), drawn.get_colors(), visible_edges(flow), strict=True
+        ):
             (key, low), (query, high) = path.vertices
             assert (low, high) == (edge.layer, edge.layer + 1)
             assert (round(key), round(query)) == (edge.key, edge.query)
@@ -272,14 +276,14 @@ def test_a_picture_stays_small(tmp_path):
     tokens = [f"word{i}" for i in range(30)]
     flows = Flows([[flow_of(tokens, kind, layers=12, heads=12)] for kind in ("dense", "sparse")])
     figure = draw_flow(flows)
-    assert sum(lines_of(figure)) == MOST
-    assert f"{MOST // 2:,} heaviest" in whole_text(figure, tmp_path)
+    assert sum(lines_of(figure)) == MAX_LINES
+    assert f"{MAX_LINES // 2:,} heaviest" in whole_text(figure, tmp_path)
     assert (tmp_path / "figure.svg").stat().st_size < 3e6
 
 
 def test_reading_a_flow_takes_the_open_edges_of_each_model():
     prompt = 'The opposite of " large " is "'
-    flows = collect_flow(["pocket", "pocket-sparse"], prompt)
+    flows = collect_flow(["pocket", "pocket-sparse"], FlowConfig((prompt,)))
     (dense,), (sparse,) = flows.rows
     assert (dense.kind, sparse.kind) == ("dense", "sparse") and dense.tokens == prompt.split()
     assert dense.answers == sparse.answers == [*[""] * 7, "small"]
@@ -292,35 +296,36 @@ def test_reading_a_flow_takes_the_open_edges_of_each_model():
         maps[edge[:4]] = edge.weight
     expected = np.stack([x[0].detach().numpy() for _, x in sorted(seen.last["weights"].items())])
     np.testing.assert_allclose(maps, expected, rtol=1e-3)
-    loaded = collect_flow([model], prompt, tokenizer)
-    assert loaded.rows[0][0].edges == sparse.edges
+    loaded = load_models(model, tokenizer=tokenizer)
+    assert collect_flow(loaded, FlowConfig((prompt,))).rows[0][0].edges == sparse.edges
 
 
 def test_the_three_sums_of_an_addition_model(tmp_path):
-    flows = collect_flow(["pocket-addition"])
+    flows = collect_flow("pocket-addition")
     assert [flow.prompt for flow in flows.rows[0]] == ["53+21", "36+28", "43+59"]
     assert ["".join(flow.answers) for flow in flows.rows[0]] == ["00074", "00064", "00102"]
     assert flows.rows[0][0].tokens == [*"53+21=?????"]
     figure = draw_flow(flows)
     assert len([x for x in lines_of(figure) if x]) == 3 and "36+28" in whole_text(figure, tmp_path)
     for written in ("53+21=", "5 3 + 2 1", "53+21=?????"):
-        assert collect_flow(["pocket-addition"], written).rows[0][0] == flows.rows[0][0]
+        assert collect_flow("pocket-addition", FlowConfig((written,))).rows[0][0] == flows.rows[0][0]
 
 
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
     model = edgewise.load("pocket")
-    for arguments, sentence in [
-        ((["pocket"],), "give a prompt"),
-        ((["pocket"], " "), "give a prompt"),
-        ((["pocket"], "The xylophone"), "does not know \\(xylophone"),
-        ((["pocket"], "The " * 200), "the prompt has 200 tokens"),
-        ((["pocket-addition"], "5+2"), "sums of two-digit numbers"),
-        ((["pocket", "pocket-addition"], "5"), "read different tokens"),
-        (([],), "one model or of two"),
-        (([model], "The"), "bring their tokenizer"),
+    for (models, prompt), sentence in [
+        (("pocket", ()), "give a text as `prompt`"),
+        (("pocket", (" ",)), "give a text as `prompt`"),
+        (("pocket", ("The xylophone",)), "does not know \\(xylophone"),
+        (("pocket", ("The " * 200,)), "the prompt has 200 tokens"),
+        (("pocket-addition", ("5+2",)), "sums of two-digit numbers"),
+        ((["pocket", "pocket-addition"], ("5",)), "read different tokens"),
+        (([], ("The",)), "give one model"),
+        ((model, ("The",)), "pass their tokenizer"),
+        (("pocket", "The"), "`prompt` must be a tuple"),
     ]:
         with pytest.raises(EdgewiseError, match=sentence):
-            collect_flow(*arguments)
+            collect_flow(models, FlowConfig(prompt))
     (tmp_path / "flow.json").write_text('{"rows": [[{"model": 1}]]}')
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(EdgewiseError, match="no flows that edgewise wrote"):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edgewise.circuits.result import CircuitResult as CircuitResult
     from edgewise.core.errors import EdgewiseError as EdgewiseError
     from edgewise.flow.collect import collect_flow as collect_flow
+    from edgewise.flow.config import FlowConfig as FlowConfig
     from edgewise.flow.result import Flows as Flows
     from edgewise.gating.config import GateConfig as GateConfig
     from edgewise.gating.edge_gate import gate_config as gate_config
@@ -65,6 +66,7 @@ _HOME = {
     "CircuitConfig": "circuits.config",
     "CircuitResult": "circuits.result",
     "EdgewiseError": "core.errors",
+    "FlowConfig": "flow.config",
     "Flows": "flow.result",
     "GateConfig": "gating.config",
     "MapLook": "plots.attention_maps",

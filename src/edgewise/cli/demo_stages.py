@@ -185,12 +185,11 @@ def pictures(console: Console, out: Path) -> dict[str, Any]:
     save_figure(draw_maps(maps), folder / "attention-maps")
     print_maps(maps)
     save_circuit_figures(edgewise.CircuitResult.load(out / "circuits" / "copy"), folder)
-    for flows, drawn in (
-        (collect_flow(models, 'The opposite of "large" is "'), folder),
-        (collect_flow(["pocket-addition", "pocket-addition-sparse"]), folder / "sums"),
-    ):
-        flows.save(drawn)
-        save_figure(draw_flow(flows), drawn / "flow")
+    flows = collect_flow(models, edgewise.FlowConfig(('The opposite of "large" is "',), folder))
+    save_figure(draw_flow(flows), folder / "flow")
+    sums = edgewise.FlowConfig(out=folder / "sums")
+    flows = collect_flow(["pocket-addition", "pocket-addition-sparse"], sums)
+    save_figure(draw_flow(flows), folder / "sums" / "flow")
     for picture in [*(out / "pocket-sparse").glob("run.*"), *(out / "trace").glob("trace-diagram.*")]:
         shutil.copy(picture, folder)
     drawn = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))

@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from edgewise.cli.arguments import ModelsArgument
+from edgewise.cli.arguments import Flags, ModelsArgument
+from edgewise.core.errors import EdgewiseError
+from edgewise.flow.config import FlowConfig
+
+DEFAULTS = FlowConfig(out=Path("runs/flow"))
 
 
-def flow(
-    models: ModelsArgument,
-    prompt: str | None = None,
-    colour_heads: bool = False,
-    out: Path = Path("runs/flow"),
-) -> None:
+def flow(models: ModelsArgument, config: Flags[FlowConfig] = DEFAULTS, colour_heads: bool = False) -> None:
     """Draw a prompt's open attention edges: tokens across, layers upward, a dense model above its twin.
 
     Examples:
@@ -19,16 +18,15 @@ def flow(
 
     Args:
         models: One model, or two that read the same tokens (dense first): shipped names, folders or Hugging Face names.
-        prompt: The text to read; for an addition model a sum, 53+21=. Without one, an addition model gets three sums.
+        config: The prompts, and the folder for flow.json and its figure.
         colour_heads: Give each head a colour of its own.
-        out: Folder for flow.json and for flow as svg, pdf and png.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.flow.collect import collect_flow
     from edgewise.plots.flow import draw_flow
     from edgewise.plots.style import save_figure
 
-    flows = collect_flow(models, () if prompt is None else prompt)
-    flows.save(out)
-    save_figure(draw_flow(flows, colour_heads), out / "flow")
-    print(f"flow.json is in {out}, drawn as flow (svg, pdf, png)")
+    if config.out is None:
+        raise EdgewiseError("give a folder as `out`")
+    save_figure(draw_flow(collect_flow(models, config), colour_heads), config.out / "flow")
+    print(f"flow.json is in {config.out}, drawn as flow (svg, pdf, png)")

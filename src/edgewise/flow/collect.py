@@ -1,94 +1,78 @@
-"""Read what a flow shows: which attention edges are open in a model on a prompt, and with what weight."""
+"""Collect the open attention edges of models on prompts, with their weights."""
 
-import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.flow.config import FlowConfig
 from edgewise.flow.result import Edge, Flow, Flows
-from edgewise.gating.edge_gate import gate_config
+from edgewise.flow.sums import ANSWER, EXAMPLES, addition_texts, is_addition
 from edgewise.gating.tap import tap
 from edgewise.measure.evaluation import evaluating
-from edgewise.models.checkpoint import load, name_of, shared_tokenizer
-from edgewise.pocket import addition
+from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.tasks.prompt import read_prompt
 
-SUMS = ("53+21", "36+28", "43+59")
-"""No carry, one, and two."""
-LONGEST = 128
+MAX_TOKENS = 128
 """Tokens that can be told apart in one picture."""
-_SUM = re.compile(r"\s*(\d\s*\d)\s*\+\s*(\d\s*\d)\s*=?[\s?]*")
 
 
-def collect_flow(
-    models: Sequence[str | PreTrainedModel],
-    prompts: str | Sequence[str] = (),
-    tokenizer: PreTrainedTokenizerBase | None = None,
-) -> Flows:
-    """Read the open edges of one model, or of a dense model and its twin, on each prompt.
+def collect_flow(models: ModelsLike, config: FlowConfig | None = None) -> Flows:
+    """Collect the open attention edges of one model, or of a dense model and its twin, on each prompt.
 
-    Models are names (see `edgewise.load`) or loaded models; with loaded models, bring their tokenizer. An addition model
-    reads sums, 53+21; without a prompt it gets three, with no carry, one and two.
+    Args:
+        models: One or two names, folders or loaded models, or what `load_models` gave.
+        config: The prompts, and where to save the result.
     """
-    if not 1 <= len(models) <= 2:
-        raise EdgewiseError(f"a flow is drawn of one model or of two, not {len(models)}")
-    tokenizer = tokenizer or shared_tokenizer(models)
-    texts = _texts([prompts] if isinstance(prompts, str) else prompts, tokenizer)
-    rows = []
-    for place, model in enumerate(models):
-        loaded = load(model) if isinstance(model, str) else model
-        rows.append(
-            [_read(loaded, name_of(model, place), prompt, text, tokenizer) for prompt, text in texts.items()]
-        )
-    return Flows(rows)
-
-
-def _adds(tokenizer: PreTrainedTokenizerBase) -> bool:
-    return tokenizer.get_vocab().keys() == {*addition.VOCABULARY}
+    config = config or FlowConfig()
+    loaded = load_models(models)
+    texts = _texts(config.prompt, loaded.tokenizer)
+    flows = Flows(
+        [[_flow(loaded, i, prompt, text) for prompt, text in texts.items()] for i in range(len(loaded))]
+    )
+    if config.out is not None:
+        flows.save(config.out)
+    return flows
 
 
 def _texts(prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Prompts, as they are shown, with what the model reads."""
-    if not _adds(tokenizer):
-        if not prompts or not all(prompt.strip() for prompt in prompts):
-            raise EdgewiseError("give a prompt: --prompt TEXT")
-        return {prompt: prompt for prompt in prompts}
-    texts = {}
-    for prompt in prompts or SUMS:
-        found = _SUM.fullmatch(prompt)
-        if not found:
-            raise EdgewiseError(f"an addition model reads sums of two-digit numbers, 53+21=, not {prompt!r}")
-        total = f"{found[1]}+{found[2]}".replace(" ", "")
-        texts[total] = f"{total}=?????"
-    return texts
+    """The text that the models read for each prompt, by the prompt as it is shown."""
+    if is_addition(tokenizer):
+        return addition_texts(prompts or EXAMPLES)
+    if not prompts or not all(prompt.strip() for prompt in prompts):
+        raise EdgewiseError("give a text as `prompt`")
+    return {prompt: prompt for prompt in prompts}
 
 
-def _read(model: Any, name: str, prompt: str, text: str, tokenizer: Any) -> Flow:
-    read = read_prompt(model, name, tokenizer, text, LONGEST)
-    tokens = read.tokens
-    ids = torch.tensor([read.ids], device=model.device)
-    with torch.no_grad(), evaluating(model), tap(model, read=["weights"]) as seen:
-        said = model(input_ids=ids, use_cache=False).logits[0].argmax(-1).tolist()
-    weights = {layer: x[0].float().cpu() for layer, x in sorted(seen.last["weights"].items())}
-    asked = [token == "?" for token in tokens] if _adds(tokenizer) else [False] * (len(tokens) - 1) + [True]
-    answers = [tokenizer.decode([i]) if here else "" for i, here in zip(said, asked, strict=True)]
+def _flow(loaded: LoadedModels, index: int, prompt: str, text: str) -> Flow:
+    """The flow of one model on one text."""
+    model, name, tokenizer = loaded.models[index], loaded.names[index], loaded.tokenizer
+    ids, tokens = read_prompt(model, name, tokenizer, text, MAX_TOKENS)
+    with torch.no_grad(), evaluating(model), tap(model, read=["weights"]) as tapped:
+        logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
+    weights = {layer: x[0].float().cpu() for layer, x in sorted(tapped.last["weights"].items())}
+    last = len(tokens) - 1
+    adds = is_addition(tokenizer)
+    answered = [token == ANSWER if adds else i == last for i, token in enumerate(tokens)]
+    predicted = logits[0].argmax(-1).tolist()
     return Flow(
         model=name,
-        kind="dense" if gate_config(model) is None else "sparse",
+        kind=loaded.kinds[index],
         prompt=prompt,
         tokens=tokens,
-        answers=answers,
+        answers=[
+            str(tokenizer.decode([id])) if shown else ""
+            for id, shown in zip(predicted, answered, strict=True)
+        ],
         layers=max(weights) + 1,
         heads=max(x.shape[0] for x in weights.values()),
-        edges=[edge for layer, x in weights.items() for edge in _open(layer, x)],
+        edges=[edge for layer, x in weights.items() for edge in _open_edges(layer, x)],
     )
 
 
-def _open(layer: int, weights: Tensor) -> Iterator[Edge]:  # [heads, t, t]
+def _open_edges(layer: int, weights: Tensor) -> Iterator[Edge]:  # [heads, t, t]
     values = weights.tolist()
     for head, query, key in weights.nonzero().tolist():
         yield Edge(layer, head, query, key, float(f"{values[head][query][key]:.4g}"))

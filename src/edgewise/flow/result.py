@@ -1,17 +1,19 @@
-"""The open attention edges of one or two models on prompts: what `edgewise flow` computes, saves and draws."""
+"""The open attention edges of one or two models on prompts, as data."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.results import Result
+from edgewise.core.text import visible
 
 FILE = "flow.json"
 
 
 class Edge(NamedTuple):
-    """A query that looks at a key."""
+    """An attention edge from a query to a key."""
 
     layer: int
     head: int
@@ -30,17 +32,36 @@ class Flow:
     prompt: str
     tokens: list[str]
     answers: list[str]
-    """What the model says at each token; empty where it is not asked."""
+    """The model's prediction at each token; empty where it is not shown."""
     layers: int
     heads: int
     edges: list[Edge]
 
 
-@dataclass(frozen=True)
-class Flows:
-    """One row of flows for each model, one column for each prompt."""
+@dataclass(frozen=True, repr=False)
+class Flows(Result):
+    """Flows of each model (a row) on each prompt (a column)."""
+
+    drawn_by: ClassVar[str] = "edgewise.plots.flow:draw_flow"
+    figure_name: ClassVar[str] = "flow"
 
     rows: list[list[Flow]]
+
+    def table(self) -> list[list[str]]:
+        """Open edges of each model on each prompt."""
+        header = ["model", "kind", "prompt", "tokens", "open edges", "prediction"]
+        return [header] + [
+            [
+                flow.model,
+                flow.kind,
+                visible(flow.prompt, 40),
+                str(len(flow.tokens)),
+                f"{len(flow.edges):,}",
+                visible("".join(flow.answers)),
+            ]
+            for row in self.rows
+            for flow in row
+        ]
 
     def save(self, folder: str | Path) -> Path:
         """Write flow.json into a folder."""
