@@ -15,13 +15,13 @@ from pathlib import Path
 from transformers.models.gpt2 import GPT2Config
 from transformers.models.llama import LlamaConfig
 
+from edgewise.cli.tables.plan import short, span
 from edgewise.planning import flops, memory
-from edgewise.planning.console import short, span
-from edgewise.planning.fit import Layout, in_the_way, smallest_layout
 from edgewise.planning.flops import Work
 from edgewise.planning.hardware import A100, CPU_SHARE, GIB, H100, ThisMachine
-from edgewise.planning.memory import Setup
+from edgewise.planning.layout import Layout, obstacle, smallest_layout
 from edgewise.planning.plan import PROMPT_TOKENS, plan
+from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape, shape_of
 from edgewise.training.sparsify.config import PRETRAINED
 from edgewise.training.transcoder.config import TranscoderConfig
@@ -100,13 +100,13 @@ def sizes(shapes: dict[str, Shape]) -> str:
 
 
 def fixed_memory(shapes: dict[str, Shape]) -> str:
-    """What does not depend on rows and context, on one device in float32."""
+    """Memory that depends neither on the batch nor on the context, on one device in float32."""
     rows = []
     for name, shape in shapes.items():
         full, lora = (memory.sparsify(shape, Setup(1, 1, rank)) for rank in (None, 16))
         parts = [full.weights, full.gradients, full.optimizer, full.dense]
         together = sum(parts), lora.weights + lora.gradients + lora.optimizer + lora.dense
-        start = memory.at_start(shape, Setup(1, 1))
+        start = memory.at_start(shape)
         rows.append([name, *map(gigabytes, (*parts, *together, start))])
     head = [
         "GB",
@@ -122,7 +122,7 @@ def fixed_memory(shapes: dict[str, Shape]) -> str:
 
 
 def a_row(shapes: dict[str, Shape]) -> str:
-    """What one row of each length adds, in bf16."""
+    """Memory that one sequence of each length adds, in bf16."""
     rows = []
     for name, shape, T in cases(shapes):
         alone = memory.sparsify(shape, Setup(T, 1, bf16=True))
@@ -140,49 +140,47 @@ def a_row(shapes: dict[str, Shape]) -> str:
 
 
 def cost(shape: Shape, lora: int | None, layout: Layout | None, T: int) -> Work:
-    """Of a token, as it is computed where it fits; of one row at once under FSDP if it fits nowhere."""
-    setup = layout.setup if layout else Setup(T, 1, lora, sharded=True)
-    words = flops.words_at_once(shape, RECIPE, setup.B * T, setup.sharded)
-    return flops.sparsify(shape, T, RECIPE, lora, True, setup.checkpointing, words)
+    """Work per token on the layout where it fits; with one sequence at once under FSDP if it fits nowhere."""
+    return flops.sparsify(shape, layout.setup if layout else Setup(T, 1, lora, sharded=True))
 
 
 def where(layout: Layout | None) -> str:
     if layout is None:
         return "none"
-    return f"{layout.setup.G}" + (" + ckpt" if layout.setup.checkpointing else "")
+    return f"{layout.setup.n_gpus}" + (" + ckpt" if layout.setup.checkpointing else "")
 
 
 def post_training(shapes: dict[str, Shape]) -> str:
     rows = []
     for name, shape, T in cases(shapes):
-        layout, adapters, changed = (
+        layout, adapters = (
             smallest_layout(shape, setup, RECIPE.batch_size, 1, H100)
-            for setup in (Setup(T, 16), Setup(T, 16, lora=16), Setup(T, 16, ideal=True))
+            for setup in (Setup(T, 16), Setup(T, 16, lora=16))
         )
         work, lora = cost(shape, None, layout, T), cost(shape, 16, adapters, T)
         priced = ((H100, work, 2e8), (H100, work, 2e9), (A100, work, 2e8), (H100, lora, 2e8))
         hours = [gpu.seconds(each * tokens) / 3600 for gpu, each, tokens in priced]
         share = f"{H100.row_pass_share(work):.0%}"
-        places = map(where, (layout, adapters, changed))
-        rows.append([name, f"{T:,}", power(work.flops), share, *map(short, hours), *places])
-    head = ["", "context", "FLOP a token", "row passes", "H100-hours, 200M", "2B", "A100-hours, 200M"]
-    return table([*head, "H100-hours, LoRA, 200M", "GPUs", "GPUs, LoRA", "GPUs, changed"], rows)
+        gpus = map(where, (layout, adapters))
+        rows.append([name, f"{T:,}", power(work.flops), share, *map(short, hours), *gpus])
+    head = ["", "context", "FLOP per token", "row passes", "H100-hours, 200M", "2B", "A100-hours, 200M"]
+    return table([*head, "H100-hours, LoRA, 200M", "GPUs", "GPUs, LoRA"], rows)
 
 
 def obstacles(shapes: dict[str, Shape]) -> str:
     rows = [
-        [name, f"{T:,}", in_the_way(shape, Setup(T, 16), H100)]
+        [name, f"{T:,}", obstacle(shape, Setup(T, 16), H100)]
         for name, shape, T in cases(shapes)
         if smallest_layout(shape, Setup(T, 16), RECIPE.batch_size, 1, H100) is None
     ]
-    return table(["", "context", "in the way"], rows)
+    return table(["", "context", "obstacle"], rows)
 
 
 def other_stages(shapes: dict[str, Shape]) -> str:
     rows = []
     for name, shape in shapes.items():
         for stage in plan(shape, machine=TWO_CORES).stages[2:]:
-            hours = "-" if stage.name == "trace" else short(H100.seconds(stage.work) / 3600)
+            hours = short(H100.seconds(stage.work) / 3600)
             time = span(TWO_CORES.seconds(stage.work))
             rows.append(
                 [
@@ -204,7 +202,7 @@ def measured(shapes: dict[str, Shape]) -> str:
 
     def step(shape: Shape, T: int, distilled: bool) -> Work:
         recipe = RECIPE if distilled else replace(RECIPE, distilled=False, paired=False)
-        return flops.sparsify(shape, T, recipe, None, packed=False)
+        return flops.sparsify(shape, Setup(T, 1, recipe=recipe, packed=False, sharded=True))  # all logits
 
     features = TranscoderConfig().features_for(pocket.layers, pocket.width)
     one_core = ThisMachine(TWO_CORES.rate / 2)
@@ -228,7 +226,6 @@ def measured(shapes: dict[str, Shape]) -> str:
             600.0,
             one_core,
         ),
-        ("`pocket`: a trace, a busy core", flops.trace(pocket, 8), 5.0, one_core),
     ]
     rows = []
     for what, work, seconds, machine in known:

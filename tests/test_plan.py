@@ -1,4 +1,4 @@
-"""What stages cost, held against what they do: parameters, FLOPs by torch's own counter, memory, where a run fits."""
+"""Estimated costs against measured ones: parameters, FLOPs by torch's own counter, memory; layouts; `edgewise plan`."""
 
 import json
 import shlex
@@ -23,10 +23,10 @@ from edgewise.circuits.heads import head_effects
 from edgewise.circuits.replay import Replay, record
 from edgewise.kernels.equations import Rows, backward_rows, forward_rows, noise_keys
 from edgewise.planning import flops, memory
-from edgewise.planning.fit import smallest_layout
 from edgewise.planning.hardware import GPUS, H100, USABLE, ThisMachine, measure_machine
-from edgewise.planning.memory import Setup
+from edgewise.planning.layout import smallest_layout
 from edgewise.planning.plan import ASSUMED_TOKENS
+from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape, shape_of
 from edgewise.tasks.pairs import Prompts
 from edgewise.training.sparsify.config import RECIPES, SparsifyConfig
@@ -114,11 +114,11 @@ def trained_by(twin, lora, attention_only):
 @pytest.mark.parametrize("lora", [None, 4])
 @pytest.mark.parametrize("kind", BOTH)
 def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, attention_only):
-    rows, length = 2, T
+    batch = 2
     twin = edgewise.gate(host(kind)).train()
     trained = trained_by(twin, lora, attention_only)
     dense = edgewise.install(host(kind))
-    ids = torch.randint(0, 97, (rows, length))
+    ids = torch.randint(0, 97, (batch, T))
     with Counting() as counted:
         with edgewise.mode(twin, "deterministic"), edgewise.tap(twin) as seen:
             logits = trained(input_ids=ids, use_cache=False).logits
@@ -126,23 +126,22 @@ def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, attention_only)
             dense(input_ids=ids, use_cache=False)
         (logits.logsumexp(-1).mean() + seen.expected_density.mean()).backward()
     sizes = shape(kind)
-    told = flops.sparsify(
-        sizes, length, RECIPES["edgewise"], lora, packed=False, attention_only=attention_only
-    )
-    unseen = 4 * sizes.layers * sizes.attention_width * (length + 1) / 2  # torch's own attention on a CPU
-    off = counted.flops / (rows * length) / (told.flops - unseen) - 1
+    setup = Setup(T, batch, lora, attention_only, RECIPES["edgewise"], packed=False)
+    estimated = flops.sparsify(sizes, setup).flops
+    uncounted = 4 * sizes.layers * sizes.attention_width * (T + 1) / 2  # torch's own attention on a CPU
+    error = counted.flops / (batch * T) / (estimated - uncounted) - 1
     # without an embedding to train, the first layer's queries, keys and values need no gradient at their inputs
-    whole = lora is None and not attention_only
-    assert abs(off) < 1e-6 if whole else -0.05 < off <= 1e-6
+    all_weights = lora is None and not attention_only
+    assert abs(error) < 1e-6 if all_weights else -0.05 < error <= 1e-6
 
 
-def test_only_likely_words_are_unembedded_where_a_run_does_so():
-    sizes, (ours, papers) = large(vocab_size=50_000), RECIPES.values()
-    assert flops.words_at_once(sizes, ours, 1000, sharded=False) == LIKELY + OTHERS + 1000
-    assert flops.words_at_once(sizes, ours, 10**6, sharded=False) == 50_000
-    assert flops.words_at_once(sizes, ours, 1000, sharded=True) == 50_000
-    assert flops.words_at_once(sizes, papers, 1000, sharded=False) == 50_000
-    assert flops.words_at_once(shape("llama"), ours, 1000, sharded=False) == 97
+def test_sampled_softmax_computes_logits_of_candidates_only():
+    sizes, default, paper = large(vocab_size=50_000), RECIPES["edgewise"], RECIPES["paper"]
+    assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=default)) == LIKELY + OTHERS + 1000
+    assert candidate_vocabulary(sizes, Setup(1000, 1000, recipe=default)) == 50_000
+    assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=default, sharded=True)) == 50_000
+    assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=paper)) == 50_000
+    assert candidate_vocabulary(shape("llama"), Setup(1000, 1, recipe=default)) == 97
 
 
 def test_queries_are_multiplied_with_keys_up_to_the_end_of_their_block():
@@ -199,9 +198,9 @@ def test_weights_and_flops_of_a_transcoder():
     x = torch.randn(2, sizes.layers, n, sizes.width)
     with Counting() as counted:
         Objective(made, torch.zeros(sizes.layers))(x[0], x[1], 1e-3).total.backward()
-    told = flops.train_transcoder(sizes, features, T, packed=False)
+    estimated = flops.train_transcoder(sizes, features, T, packed=False)
     model = flops.layers_forward(sizes, (T + 1) / 2)
-    assert counted.flops / n == pytest.approx(told.exact - model, rel=0.02)
+    assert counted.flops / n == pytest.approx(estimated.exact - model, rel=0.02)
 
 
 class Traffic(TorchDispatchMode):
@@ -230,7 +229,7 @@ def test_bytes_of_the_row_passes_are_counted(sample):
         lse, *_ = forward_rows(S.clone(), rows)
     with Traffic() as backward:
         backward_rows(S, G, lse, lse, lse, rows)
-    counted = [each.moved / S.numel() for each in (forward, backward)]
+    counted = [traffic.moved / S.numel() for traffic in (forward, backward)]
     assert counted == pytest.approx(flops.ROW_BYTES[sample], rel=0.1)
 
 
@@ -262,16 +261,14 @@ def test_memory_of_what_is_trained_is_exact(kind, lora, attention_only):
         x for state in optimizer.state.values() for x in state.values() if x.ndim
     ]  # and a number of steps
     moments_and_average = [*moments, *learned]
-    told = memory.sparsify(shape(kind), Setup(T, 2, lora, attention_only=attention_only))
-    small = memory.sparsify(
-        shape(kind), Setup(T, 2, lora, RECIPES["edgewise"], attention_only=attention_only)
-    )
-    assert told.weights == sum(4 * p.numel() for p in trained.parameters())
+    estimated = memory.sparsify(shape(kind), Setup(T, 2, lora, attention_only))
+    not_averaged = memory.sparsify(shape(kind), Setup(T, 2, lora, attention_only, RECIPES["edgewise"]))
+    assert estimated.weights == sum(4 * p.numel() for p in trained.parameters())
     biases = 0.04 if kind == "gpt2" and attention_only and lora is None else 0.0
-    assert told.gradients == pytest.approx(sum(4 * p.numel() for p in learned), rel=biases, abs=0)
-    for found, expected in ((told, moments_and_average), (small, moments)):
-        assert found.optimizer == pytest.approx(sum(4 * x.numel() for x in expected), rel=biases, abs=0)
-    assert told.dense == sum(4 * p.numel() for p in host(kind).parameters())
+    assert estimated.gradients == pytest.approx(sum(4 * p.numel() for p in learned), rel=biases, abs=0)
+    for needs, expected in ((estimated, moments_and_average), (not_averaged, moments)):
+        assert needs.optimizer == pytest.approx(sum(4 * x.numel() for x in expected), rel=biases, abs=0)
+    assert estimated.dense == sum(4 * p.numel() for p in host(kind).parameters())
 
 
 @pytest.mark.parametrize(("kind", "most"), [("gpt2", 1.1), ("llama", 1.01)])
@@ -289,38 +286,38 @@ def test_activations_are_those_that_autograd_keeps(kind, most):
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         twin(input_ids=ids, use_cache=False).logits  # noqa: B018
     measured = sum(x.untyped_storage().nbytes() for x in kept.values())
-    told = memory.sparsify(shape(kind), Setup(T, 2)).activations
-    # of so narrow a model, norms' statistics and the noise's keys are a noticeable part
+    estimated = memory.sparsify(shape(kind), Setup(T, 2)).activations
+    # in so narrow a model, norms' statistics and the noise's keys are a noticeable share
     small = 4 * 2 * T * 3 * (5 * 4 + 4) + 4 * 2 * T * 4 * 32
-    assert measured - small <= told <= most * measured
+    assert measured - small <= estimated <= most * measured
 
 
 def test_more_gpus_never_need_more_memory_each():
     for sizes in (shape("llama"), large(), large(num_hidden_layers=80, hidden_size=8192)):
         for checkpointing in (False, True):
             setup = Setup(1024, 1, bf16=True, sharded=True, checkpointing=checkpointing)
-            totals = [memory.sparsify(sizes, replace(setup, G=2**g)).total for g in range(12)]
+            totals = [memory.sparsify(sizes, replace(setup, n_gpus=2**g)).total for g in range(12)]
             assert totals == sorted(totals, reverse=True)
 
 
-def test_a_run_is_put_where_it_fits():
+def test_a_layout_is_the_smallest_that_fits():
     sizes, setup = large(), Setup(1024, 16)
-    found = smallest_layout(sizes, setup, 16, 1, H100)
-    assert found and found.setup.sharded and found.memory.total <= USABLE * H100.memory
-    assert found.setup.B * found.setup.G * found.grad_accum == found.batch_size == 16
-    half = memory.sparsify(sizes, replace(found.setup, G=found.setup.G // 2, checkpointing=True, B=1))
-    assert half.total > USABLE * H100.memory
+    layout = smallest_layout(sizes, setup, 16, 1, H100)
+    assert layout and layout.setup.sharded and layout.memory.total <= USABLE * H100.memory
+    n_gpus = layout.setup.n_gpus
+    assert layout.setup.micro_batch * n_gpus * layout.grad_accum == layout.batch_size == 16
+    half = replace(layout.setup, n_gpus=n_gpus // 2, checkpointing=True, micro_batch=1)
+    assert memory.sparsify(sizes, half).total > USABLE * H100.memory
     adapters = smallest_layout(sizes, replace(setup, lora=16), 16, 1, H100)
-    assert adapters and adapters.setup.G == 1 and not adapters.setup.sharded
+    assert adapters and adapters.setup.n_gpus == 1 and not adapters.setup.sharded
 
 
-def test_what_fits_nowhere_is_told_with_its_reason():
+def test_a_run_that_fits_nowhere_comes_with_the_reason():
     sizes = large(hidden_size=8192, num_hidden_layers=80, intermediate_size=28_672)
     plan = edgewise.plan(sizes, SparsifyConfig(tokens="1M"), MACHINE)
-    assert plan.launch is None and plan.asked.obstacle.startswith("the dense model, and the twin")
-    assert smallest_layout(sizes, Setup(1024, 16, ideal=True), 16, 1, H100)
+    assert plan.run.layout is None and "the dense model, and the twin" in plan.run.obstacle
     long = edgewise.plan(large(max_position_embeddings=131_072), SparsifyConfig(context=131_072), MACHINE)
-    assert long.launch is None and "packed row" in long.asked.obstacle
+    assert long.run.layout is None and "masks" in long.run.obstacle
 
 
 # ---------------------------------------------------------------------------------------------------- the command line
@@ -343,12 +340,12 @@ def test_a_folder_without_weights_is_enough(folder):
     assert understood.use_fsdp and understood.module and understood.training_script == "edgewise"
     assert understood.fsdp_cpu_ram_efficient_loading == "false" and int(understood.num_processes) > 1
     assert "--context 2048" in line and "--attention-only" in line
-    assert "On this machine: about" in out and "GFLOP/s" in out
+    assert "This machine: about" in out and "GFLOP/s" in out
 
 
 def test_the_plan_of_a_shipped_model():
     code, out, _ = command("plan", "pocket", "--tokens", "2M", "--lora", 8)
-    assert code == 0 and "assumption" not in out and "rows of 128 tokens" in out
+    assert code == 0 and "assumption" not in out and "sequences of 128 tokens" in out
     assert "edgewise sparsify pocket --tokens 2M --dtype bfloat16 --lora 8 --out ..." in out
 
 

@@ -42,7 +42,7 @@ def plan(
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     import edgewise
-    from edgewise.planning.console import print_plan
+    from edgewise.cli.tables.plan import print_plan
 
     config = SparsifyConfig(
         tokens=tokens,

@@ -1,1 +1,1 @@
-"""What each stage costs on a model of any size, told from its config: arithmetic, memory, time, machines."""
+"""Costs of training and analyses on a model of any size, from its config: FLOPs, memory, time, GPUs."""

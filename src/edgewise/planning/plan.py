@@ -1,47 +1,46 @@
-"""`plan`: what all stages would cost on a model, before anything is loaded."""
+"""`plan`: what training and analysing a model would cost, before anything is loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgewise import pocket
 from edgewise.circuits.config import CircuitConfig
 from edgewise.core.errors import EdgewiseError
 from edgewise.planning import flops, memory
-from edgewise.planning.fit import Layout, in_the_way, launch_line, smallest_layout
 from edgewise.planning.flops import Work
 from edgewise.planning.hardware import H100, USABLE, ThisMachine, measure_machine
-from edgewise.planning.memory import Memory, Setup
+from edgewise.planning.layout import Layout, obstacle, smallest_layout
+from edgewise.planning.memory import Memory
+from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape
 from edgewise.training.sparsify.config import LONGEST_CONTEXT, SparsifyConfig, recipe_for
 from edgewise.training.transcoder.config import TranscoderConfig
 
 ASSUMED_TOKENS = 200_000_000
-"""Where --tokens says nothing: as in the documentation's example for GPT-2. How many a model needs is not known; `pocket`'s
-default run reads three for each of its parameters."""
+"""Without `tokens`: as in the documentation's example for GPT-2. How many a model needs is not known; the default run of
+`pocket` reads three per parameter."""
 SHIPPED_TOKENS = 4_000_000
 TRANSCODER_SHARE = 4
-"""A transcoder is trained on a quarter of the tokens, as in the examples of the documentation."""
+"""A transcoder is trained on a quarter of the tokens, as in the documentation's examples."""
 PROMPT_TOKENS = 16
 LORA_RANK = 16
-TRACE = "trace"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage's cost."""
+    """The cost of one stage."""
 
     name: str
     scale: str
-    """What is done, and how much of it."""
+    """What is computed, and how much of it."""
     tokens: float
-    """By which the work is divided to tell that of one token."""
     work: Work
     memory: Memory
-    """On one device, in the precision and with the rows asked for."""
+    """On one device, with the run's dtype and batch size."""
     gpus: int | None
-    """That it needs at least; None if it fits on no number of them."""
+    """GPUs that it needs at least; None if it fits on no number of them."""
     layout: Layout | None = None
-    """How post-training is laid out there."""
+    """Post-training on that many."""
     obstacle: str = ""
     """Why it fits on none."""
 
@@ -52,125 +51,107 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer of `edgewise sparsify MODEL --plan`."""
+    """What each stage costs on a model."""
 
     shape: Shape
     config: SparsifyConfig
     tokens: int
     context: int
-    rows: int
+    batch_size: int
     machine: ThisMachine
     stages: list[Stage]
+    has_own_data: bool
+    """The model is shipped with text to train on."""
 
     @property
-    def asked(self) -> Stage:
-        """The run that was asked for: of all weights, or of adapters."""
+    def run(self) -> Stage:
+        """The run of post-training that `config` describes: of all weights, or of adapters."""
         return self.stages[0 if self.config.lora is None else 1]
-
-    @property
-    def launch(self) -> str | None:
-        """The command that starts it on GPUs; None if it fits on none."""
-        layout = self.asked.layout
-        return layout and launch_line(layout, self.shape.name, self.config, self.tokens)
 
 
 def plan(
     model: str | Path | Shape, config: SparsifyConfig | None = None, machine: ThisMachine | None = None
 ) -> Plan:
-    """What post-training a model, finding circuits in it and tracing it would cost. Reads its config, never its weights.
+    """Estimate what post-training a model, finding its circuits and training its transcoder cost. Reads its config only.
 
     >>> plan = edgewise.plan("gpt2", edgewise.SparsifyConfig(tokens="200M"))
     >>> [(stage.name, stage.work.flops, stage.memory.total) for stage in plan.stages]
     """
     config = config or SparsifyConfig()
     shape = model if isinstance(model, Shape) else find_shape(model)
-    own = shape.context or LONGEST_CONTEXT
-    if config.context is not None and config.context > own:
-        raise EdgewiseError(f"`context={config.context}` is longer than the model's own context, {own}")
+    longest = shape.context or LONGEST_CONTEXT
+    if config.context is not None and config.context > longest:
+        raise EdgewiseError(f"`context={config.context}` is longer than the model's own context, {longest}")
     shipped = shape.name in pocket.NAMES
     tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
-    context = config.context or min(own, LONGEST_CONTEXT)
-    rows = config.batch_size or recipe_for(config.recipe, shape.parameters).batch_size
-    stages = [
-        _sparsify(shape, config, tokens, context, rows, lora, not shipped)
-        for lora in (None, config.lora or LORA_RANK)
-    ]
-    stages += _circuits(shape, min(own, PROMPT_TOKENS))
-    stages += _transcoder_and_trace(
-        shape, tokens // TRANSCODER_SHARE, context, min(own, PROMPT_TOKENS), not shipped
-    )
-    return Plan(shape, config, tokens, context, rows, machine or measure_machine(), stages)
-
-
-def _sparsify(
-    shape: Shape, config: SparsifyConfig, tokens: int, T: int, rows: int, lora: int | None, packed: bool
-) -> Stage:
     recipe = recipe_for(config.recipe, shape.parameters)
-    at_once = max(1, rows // config.grad_accum)
-    here = Setup(
-        T,
-        at_once,
-        lora,
-        recipe,
-        packed,
-        bf16=config.dtype == "bfloat16",
+    batch_size = config.batch_size or recipe.batch_size
+    setup = Setup(
+        context=config.context or min(longest, LONGEST_CONTEXT),
+        micro_batch=max(1, batch_size // config.grad_accum),
         attention_only=config.attention_only,
+        recipe=recipe,
+        packed=not shipped,
+        bf16=config.dtype == "bfloat16",
     )
-    layout = smallest_layout(shape, here, rows, config.grad_accum, H100)
-    there = layout.setup if layout else here
-    words = flops.words_at_once(shape, recipe, there.B * T, there.sharded)
+    stages = [
+        _sparsify(shape, setup, tokens, batch_size, config.grad_accum),
+        _sparsify(
+            shape, replace(setup, lora=config.lora or LORA_RANK), tokens, batch_size, config.grad_accum
+        ),
+        *_circuits(shape, CircuitConfig(), min(longest, PROMPT_TOKENS)),
+        _transcoder(shape, setup, tokens // TRANSCODER_SHARE),
+    ]
+    return Plan(
+        shape, config, tokens, setup.context, batch_size, machine or measure_machine(), stages, shipped
+    )
+
+
+def _sparsify(shape: Shape, setup: Setup, tokens: int, batch_size: int, grad_accum: int) -> Stage:
+    layout = smallest_layout(shape, setup, batch_size, grad_accum, H100)
+    name = "sparsify"
+    name += ", attention only" if setup.attention_only else ""
+    name += "" if setup.lora is None else f", LoRA {setup.lora}"
     return Stage(
-        "sparsify"
-        + (" --attention-only" if config.attention_only else "")
-        + ("" if lora is None else f" --lora {lora}"),
+        name,
         f"{tokens / 1e6:,.4g}M tokens",
         tokens,
-        flops.sparsify(
-            shape, T, recipe, lora, packed, there.checkpointing, words, attention_only=config.attention_only
-        )
-        * tokens,
-        memory.sparsify(shape, here),
-        layout and layout.setup.G,
+        flops.sparsify(shape, layout.setup if layout else setup) * tokens,
+        memory.sparsify(shape, setup),
+        layout and layout.setup.n_gpus,
         layout,
-        "" if layout else in_the_way(shape, here, H100),
+        "" if layout else obstacle(shape, setup, H100),
     )
 
 
-def _circuits(shape: Shape, t: int) -> list[Stage]:
-    asked = CircuitConfig()
-    n, limit = asked.prompts, asked.memory
-    heads, edges = memory.circuits(shape, n, t, limit), memory.edges(shape, n, t, limit)
-    curves = flops.head_curve(shape, n, t) + flops.edge_curve(shape, n, t)
-    count = f"{shape.layers * shape.heads:,} heads, {n} pairs of {t} tokens"
-    edge_count = f"{shape.edges:,} edges, {asked.ig_steps} steps"
-    attributed = flops.attribute_edges(shape, n, t, asked.ig_steps)
-    return [
-        Stage(
-            "circuit, heads patched", count, n * t, flops.patch_heads(shape, n, t), heads, _one_device(heads)
+def _circuits(shape: Shape, config: CircuitConfig, t: int) -> list[Stage]:
+    n, steps, needs = (
+        config.prompts,
+        config.ig_steps,
+        memory.circuits(shape, config.prompts, t, config.memory),
+    )
+    costs = {
+        "heads patched": (f"{shape.layers * shape.heads:,} heads", flops.patch_heads(shape, n, t)),
+        "edges by EAP-IG": (
+            f"{shape.edges:,} edges, {steps} steps",
+            flops.attribute_edges(shape, n, t, steps),
         ),
-        Stage("circuit, edges by EAP-IG", edge_count, n * t, attributed, edges, _one_device(edges)),
-        Stage("circuit, both curves", "at most", n * t, curves, edges, _one_device(edges)),
+    }
+    return [
+        Stage(f"circuit, {name}", f"{scale}, {n} pairs of {t} tokens", n * t, work, needs, _one_gpu(needs))
+        for name, (scale, work) in costs.items()
     ]
 
 
-def _transcoder_and_trace(shape: Shape, tokens: int, T: int, t: int, packed: bool) -> list[Stage]:
+def _transcoder(shape: Shape, setup: Setup, tokens: int) -> Stage:
     features = TranscoderConfig().features_for(shape.layers, shape.width)
-    rows = max(1, round(features / 2 / T))
-    work = flops.train_transcoder(shape, features, T, packed) * tokens
-    needs, traced = memory.transcoder(shape, features, T, rows), memory.trace(shape, features, t)
-    return [
-        Stage(
-            "transcoder",
-            f"{tokens / 1e6:,.4g}M tokens, {features:,} features a layer",
-            tokens,
-            work,
-            needs,
-            _one_device(needs),
-        ),
-        Stage(TRACE, f"one prompt of {t} tokens", t, flops.trace(shape, t), traced, None),
-    ]
+    work = flops.train_transcoder(shape, features, setup.context, setup.packed) * tokens
+    batch_size = max(1, round(features / 2 / setup.context))
+    needs = memory.train_transcoder(shape, features, setup.context, batch_size)
+    scale = f"{tokens / 1e6:,.4g}M tokens, {features:,} features per layer"
+    return Stage("transcoder", scale, tokens, work, needs, _one_gpu(needs))
 
 
-def _one_device(needs: Memory) -> int | None:
-    """For stages that are not divided over GPUs."""
+def _one_gpu(needs: Memory) -> int | None:
+    """1 where a stage that is not divided over GPUs fits on one, else None."""
     return 1 if needs.total <= USABLE * H100.memory else None
