@@ -25,7 +25,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from edgewise.kernels.equations import gated_attention
+from edgewise.kernels.dispatch import gated_attention
+from edgewise.kernels.equations import GateSpec
 
 BATCH, HEADS, WIDTH = 2, 12, 64
 LENGTHS = [128, 256, 512, 1024, 2048]
@@ -42,8 +43,8 @@ def naive(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ours(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    out = gated_attention(q, k, v, b, 1.0, "sample", WIDTH**-0.5, None, 1)
-    return out.y, out.edges
+    out = gated_attention(q, k, v, b, GateSpec(kappa=1.0, mode="sample", scale=WIDTH**-0.5, seed=1))
+    return out.y, out.expected_edges
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

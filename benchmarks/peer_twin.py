@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 import edgewise
-from edgewise.gating.install import NAME
+from edgewise.gating.attention_interface import NAME
 
 GATE = edgewise.GateConfig("relative", b=2.3)  # cuts attention weights below exp(-2.3) = 10 %
 PROMPT = 'The opposite of " large " is "'

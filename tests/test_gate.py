@@ -1,8 +1,6 @@
 """The equations: fast path against reference, gradients against finite differences, the sampler against its law."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,23 +13,21 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.config import GATES, GateConfig
-from edgewise.kernels import equations
-from edgewise.kernels.equations import Gated, gated_attention, in_sight, noise, noise_keys, reference
+from edgewise.kernels.blocks import BlockSize, blocked_attention
+from edgewise.kernels.cpu import CPU_ROWS
+from edgewise.kernels.dispatch import gated_attention
+from edgewise.kernels.equations import AttentionOutput, GateSpec, reference, visible_keys
+from edgewise.kernels.noise import noise_keys, uniform_noise
+from edgewise.kernels.rows import TORCH_ROWS, RowPasses
 
 KAPPAS = [kind.kappa for kind in GATES.values()]
+CPU = torch.device("cpu")
 
 
-@contextmanager
-def small_blocks(queries: int, elements: int, fused: bool) -> Iterator[None]:
-    """Cut even tiny inputs into several blocks; choose the row passes."""
-    before = equations._QUERIES, equations._ELEMENTS, equations._row_passes
-    equations._QUERIES, equations._ELEMENTS = queries, elements
-    if not fused:
-        equations._row_passes = lambda S: (equations.forward_rows, equations.backward_rows)
-    try:
-        yield
-    finally:
-        equations._QUERIES, equations._ELEMENTS, equations._row_passes = before
+def in_blocks(size: BlockSize, row_passes: RowPasses = CPU_ROWS):
+    """Gated attention by a backend that cuts even tiny inputs into several blocks."""
+    backend = partial(blocked_attention, row_passes=row_passes, block_size=size)
+    return partial(gated_attention, backend=backend)
 
 
 def inputs(batch, kv_heads, groups, queries, keys, d, seed=0, dtype=torch.float64) -> Any:
@@ -41,13 +37,14 @@ def inputs(batch, kv_heads, groups, queries, keys, d, seed=0, dtype=torch.float6
     return q, k, v, torch.rand(kv_heads * groups, generator=draw, dtype=dtype) * 3
 
 
-def with_gradients(attend, tensors, *args) -> tuple[Gated, tuple[Tensor, ...]]:
+def with_gradients(attend, tensors, spec: GateSpec) -> tuple[AttentionOutput, tuple[Tensor, ...]]:
     """Outputs, and the gradients of a random function of y and of the expected edges."""
     leaves = [x.clone().requires_grad_() for x in tensors]
-    out = attend(*leaves, *args)
+    out = attend(*leaves, spec)
     draw = torch.Generator().manual_seed(5)
     loss = (out.y * torch.randn(out.y.shape, generator=draw, dtype=torch.float64)).sum()
-    loss = loss + (out.edges * torch.randn(out.edges.shape, generator=draw, dtype=torch.float64)).sum()
+    edges = out.expected_edges
+    loss = loss + (edges * torch.randn(edges.shape, generator=draw, dtype=torch.float64)).sum()
     return out, torch.autograd.grad(loss, leaves)
 
 
@@ -67,12 +64,12 @@ shapes = st.tuples(
     kappa=st.sampled_from([*KAPPAS, 0.5]),
     mode=st.sampled_from(["sample", "deterministic"]),
     pads=st.sampled_from([None, "left", "right", "per head"]),
-    block=st.tuples(st.sampled_from([1, 5, 16, 128]), st.sampled_from([1, 500, 1 << 20])),
-    fused=st.booleans(),
+    size=st.builds(BlockSize, st.sampled_from([1, 5, 16, 128]), st.sampled_from([1, 500, 1 << 20])),
+    row_passes=st.sampled_from([CPU_ROWS, TORCH_ROWS]),
     sinks=st.booleans(),
     seed=st.integers(0, 2**62),
 )
-def test_fast_equals_reference_with_all_gradients(shape, kappa, mode, pads, block, fused, sinks, seed):
+def test_fast_equals_reference_with_all_gradients(shape, kappa, mode, pads, size, row_passes, sinks, seed):
     batch, kv_heads, groups, queries, past, d = shape
     tensors = inputs(batch, kv_heads, groups, queries, queries + past, d, seed % 1000)
     mask = None
@@ -89,15 +86,14 @@ def test_fast_equals_reference_with_all_gradients(shape, kappa, mode, pads, bloc
                 column >= hidden[:, None] if pads == "left" else column < (queries + past - hidden)[:, None]
             )
             mask &= keep[:, None, None]
-        mask = mask & in_sight(queries, queries + past, None, mask.device)
-    arguments = (kappa, mode, d**-0.5, mask, seed)
-    expected, expected_gradients = with_gradients(partial(reference, sinks=sinks), tensors, *arguments)
-    with small_blocks(*block, fused):
-        got, gradients = with_gradients(partial(gated_attention, sinks=sinks), tensors, *arguments)
-    assert torch.equal(got.opened, expected.opened)
+        mask = visible_keys(queries, queries + past, mask, mask.device)
+    spec = GateSpec(kappa, mode, d**-0.5, mask, sinks, seed)
+    expected, expected_gradients = with_gradients(reference, tensors, spec)
+    got, gradients = with_gradients(in_blocks(size, row_passes), tensors, spec)
+    assert torch.equal(got.open_edges, expected.open_edges)
     for a, b in [
         (got.y, expected.y),
-        (got.edges, expected.edges),
+        (got.expected_edges, expected.expected_edges),
         *zip(gradients, expected_gradients, strict=True),
     ]:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
@@ -107,12 +103,11 @@ def test_fast_equals_reference_with_all_gradients(shape, kappa, mode, pads, bloc
 @pytest.mark.parametrize("mode", ["sample", "deterministic"])
 def test_single_precision_agrees_with_double(kappa, mode):
     tensors = inputs(2, 4, 1, 200, 200, 16)
-    double, in_double = with_gradients(gated_attention, tensors, kappa, mode, 0.25, None, 3)
-    single, in_single = with_gradients(
-        gated_attention, [x.float() for x in tensors], kappa, mode, 0.25, None, 3
-    )
+    spec = GateSpec(kappa, mode, 0.25, seed=3)
+    double, in_double = with_gradients(gated_attention, tensors, spec)
+    single, in_single = with_gradients(gated_attention, [x.float() for x in tensors], spec)
     # a gate within rounding of its threshold may fall on the other side; there must be next to none
-    assert (single.opened.double() - double.opened).abs().sum() <= 2
+    assert (single.open_edges.double() - double.open_edges).abs().sum() <= 2
     torch.testing.assert_close(
         single.y.double(), double.y, rtol=1e-3, atol=2e-2 if mode == "sample" else 1e-5
     )
@@ -127,11 +122,10 @@ def test_scores_too_large_for_exp_stay_exact(kappa):
     q = q * 200
     for dtype in (torch.float64, torch.float32):
         tensors = [x.to(dtype) for x in (q, k, v, b)]
-        expected, expected_gradients = with_gradients(
-            reference, tensors, kappa, "deterministic", 1.0, None, 0
-        )
-        got, gradients = with_gradients(gated_attention, tensors, kappa, "deterministic", 1.0, None, 0)
-        assert torch.equal(got.opened, expected.opened)
+        spec = GateSpec(kappa, "deterministic", 1.0)
+        expected, expected_gradients = with_gradients(reference, tensors, spec)
+        got, gradients = with_gradients(gated_attention, tensors, spec)
+        assert torch.equal(got.open_edges, expected.open_edges)
         for a, e in [(got.y, expected.y), *zip(gradients, expected_gradients, strict=True)]:
             assert torch.isfinite(a).all()
             torch.testing.assert_close(a, e, rtol=1e-3, atol=1e-3)
@@ -140,7 +134,7 @@ def test_scores_too_large_for_exp_stay_exact(kappa):
 def test_nan_comes_out_as_nan():
     q, k, v, b = inputs(1, 2, 1, 9, 9, 4, dtype=torch.float32)
     k[0, 1, 4, 0] = torch.nan
-    out = gated_attention(q, k, v, b, 1.0, "deterministic", 0.5)
+    out = gated_attention(q, k, v, b, GateSpec(1.0, "deterministic", 0.5))
     assert torch.isfinite(out.y[0, 0]).all() and torch.isfinite(out.y[0, 1, :4]).all()
     assert out.y[0, 1, 4:].isnan().all()
 
@@ -155,29 +149,26 @@ def test_gradients_match_finite_differences_of_the_surrogate(kappa, mode):
         torch.randn(1, 2, 6, 3, generator=draw, dtype=torch.float64),
         torch.randn(1, 2, generator=draw, dtype=torch.float64),
     )
-    seen = in_sight(6, 6, None, torch.device("cpu"))
-    n = (
-        noise(noise_keys(seed, 1, 2, 6, torch.device("cpu")), 6, torch.float64).logit()
-        if mode == "sample"
-        else 0.0
-    )
+    visible = visible_keys(6, 6, None, CPU)
+    u = uniform_noise(noise_keys(seed, (1, 2, 6), CPU), 6, torch.float64)
+    n = u.logit() if mode == "sample" else 0.0
 
-    def parts(q, k, v, b):
-        s = (q @ k.mT * scale).masked_fill(~seen, -torch.inf)
+    def equations(q, k, v, b):
+        s = (q @ k.mT * scale).masked_fill(~visible, -torch.inf)
         z = s - kappa * s.logsumexp(-1, keepdim=True) + b.view(-1, 1, 1)
         return torch.softmax(s, -1), z, torch.sigmoid(z + n), v
 
-    _, z0, g0, _ = parts(*tensors)
+    _, z0, g0, _ = equations(*tensors)
     M = (z0 + n > 0).double()
 
     def surrogate(*inputs: Any) -> float:
-        p, z, g, v = parts(*inputs)
+        p, z, g, v = equations(*inputs)
         y = ((M + g - g0) * p) @ v
         return ((y * R).sum() + (torch.sigmoid(z).sum((-2, -1)) * c).sum()).item()
 
     leaves = [x.clone().requires_grad_() for x in tensors]
-    out = gated_attention(*leaves, kappa, mode, scale, None, seed)
-    gradients = torch.autograd.grad((out.y * R).sum() + (out.edges * c).sum(), leaves)
+    out = gated_attention(*leaves, GateSpec(kappa, mode, scale, seed=seed))
+    gradients = torch.autograd.grad((out.y * R).sum() + (out.expected_edges * c).sum(), leaves)
     for which, gradient in enumerate(gradients):
         for index in range(gradient.numel()):
             sides = []
@@ -195,29 +186,35 @@ def test_all_gates_open_is_dense_attention():
     expected = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     wide_open = torch.full((6,), 1e4, dtype=torch.float64)
     for out in (
-        gated_attention(q, k, v, wide_open, 0.0, "deterministic", 8**-0.5),
-        gated_attention(q, k, v, wide_open, 1.0, "sample", 8**-0.5, seed=1),
-        gated_attention(q, k, v, wide_open, 0.0, "dense", 8**-0.5),
-        reference(q, k, v, wide_open, 0.0, "dense", 8**-0.5),
+        gated_attention(q, k, v, wide_open, GateSpec(0.0, "deterministic", 8**-0.5)),
+        gated_attention(q, k, v, wide_open, GateSpec(1.0, "sample", 8**-0.5, seed=1)),
+        gated_attention(q, k, v, wide_open, GateSpec(0.0, "dense", 8**-0.5)),
+        reference(q, k, v, wide_open, GateSpec(0.0, "dense", 8**-0.5)),
     ):
         torch.testing.assert_close(out.y, expected, rtol=1e-10, atol=1e-10)
-        assert (out.opened == 50 * 51 / 2).all() and torch.allclose(out.edges.double(), out.opened.double())
+        assert (out.open_edges == 50 * 51 / 2).all()
+        assert torch.allclose(out.expected_edges.double(), out.open_edges.double())
 
 
 def test_all_gates_closed_gives_zero():
     q, k, v, _ = inputs(1, 2, 1, 20, 20, 4)
-    out = gated_attention(q, k, v, torch.full((2,), -1e4, dtype=torch.float64), 1.0, "deterministic", 0.5)
-    assert (out.y == 0).all() and (out.opened == 0).all() and (out.edges < 1e-12).all()
+    b = torch.full((2,), -1e4, dtype=torch.float64)
+    out = gated_attention(q, k, v, b, GateSpec(1.0, "deterministic", 0.5))
+    assert (out.y == 0).all() and (out.open_edges == 0).all() and (out.expected_edges < 1e-12).all()
 
 
 @pytest.mark.parametrize("pads", ["none", "left", "two texts"])
 def test_without_sinks_no_edge_leads_to_a_texts_first_token(pads):
-    """Everything else is as it was: the weight of a closed edge is missing, and no other grows for it."""
+    """Other weights are unchanged: closing an edge does not renormalise."""
     first = {"none": [0] * 12, "left": [3] * 12, "two texts": [0] * 5 + [5] * 7}[pads]
     mask = torch.tensor([[start <= j <= i for j in range(12)] for i, start in enumerate(first)])[None, None]
-    tensors = inputs(1, 2, 2, 12, 12, 4)
-    every_gate_open = (*tensors[:3], tensors[3] + 50, 1.0, "deterministic", 0.5, mask)
-    with_sinks, without = (reference(*every_gate_open, sinks=sinks).weights for sinks in (True, False))
+    q, k, v, b = inputs(1, 2, 2, 12, 12, 4)
+    with_sinks, without = (
+        reference(
+            q, k, v, b + 50, GateSpec(1.0, "deterministic", 0.5, mask, sinks)
+        ).weights  # every gate open
+        for sinks in (True, False)
+    )
     assert with_sinks is not None and without is not None
     for i, start in enumerate(first):
         closed = [start] if i > start else []
@@ -232,15 +229,13 @@ def test_sampled_gates_follow_their_law(kappa):
     """Open with frequency sigmoid(z), in every range of z: 20 bins at 5.7 standard errors, false alarm < 3e-7."""
     q, k, v, b = inputs(1, 2, 1, 64, 64, 8)
     q = q * 2
-    seen = in_sight(64, 64, None, q.device)[0].expand(2, -1, -1)
-    s = (q @ k.mT)[0].masked_fill(~seen, -torch.inf)
-    pi = torch.sigmoid(s - kappa * s.logsumexp(-1, keepdim=True) + b.view(-1, 1, 1))[seen]
-    draws = [reference(q, k, v, b, kappa, "sample", 1.0, None, seed) for seed in range(300)]
-    weights = torch.stack(
-        [out.weights[0][seen] for out in draws if out.weights is not None]
-    )  # [draws, pairs]
-    opened = (weights > 0).double()
-    usable = torch.softmax(s, -1)[seen] > 0
+    visible = visible_keys(64, 64, None, CPU)[0].expand(2, -1, -1)
+    s = (q @ k.mT)[0].masked_fill(~visible, -torch.inf)
+    pi = torch.sigmoid(s - kappa * s.logsumexp(-1, keepdim=True) + b.view(-1, 1, 1))[visible]
+    draws = [reference(q, k, v, b, GateSpec(kappa, "sample", 1.0, seed=seed)) for seed in range(300)]
+    weights = [out.weights[0][visible] for out in draws if out.weights is not None]
+    opened = (torch.stack(weights) > 0).double()  # [draws, pairs]
+    usable = torch.softmax(s, -1)[visible] > 0
     bins = 0
     for low in torch.arange(0, 1, 0.05):
         inside = (pi >= low) & (pi < low + 0.05) & usable
@@ -255,9 +250,9 @@ def test_sampled_gates_follow_their_law(kappa):
 
 def test_noise_is_uniform_and_independent():
     """Mean, spread, correlation with neighbours in every direction, within 5.5 standard errors: false alarm < 1e-6."""
-    device = torch.device("cpu")
-    u = noise(noise_keys(12345, 2, 4, 256, device), 256, torch.float64)  # [batch, heads, queries, keys]
-    other_seed = noise(noise_keys(12346, 2, 4, 256, device), 256, torch.float64)
+    u, other_seed = (  # [batch, heads, queries, keys]
+        uniform_noise(noise_keys(seed, (2, 4, 256), CPU), 256, torch.float64) for seed in (12345, 12346)
+    )
     assert u.min() > 0 and u.max() < 1
     x = (u - 0.5) * math.sqrt(12)
     count = x.numel()
@@ -281,39 +276,40 @@ def test_noise_is_uniform_and_independent():
 
 def test_sampling_is_reproducible_and_does_not_depend_on_blocks():
     tensors = inputs(2, 2, 2, 37, 37, 4)
-    whole = gated_attention(*tensors, 1.0, "sample", 0.5, None, 7)
-    with small_blocks(4, 100, fused=True):
-        cut = gated_attention(*tensors, 1.0, "sample", 0.5, None, 7)
-    assert torch.equal(whole.opened, cut.opened)
-    torch.testing.assert_close(whole.y, cut.y, rtol=1e-12, atol=1e-12)
-    assert not torch.equal(whole.y, gated_attention(*tensors, 1.0, "sample", 0.5, None, 8).y)
+    spec = GateSpec(1.0, "sample", 0.5, seed=7)
+    one_block = gated_attention(*tensors, spec)
+    many_blocks = in_blocks(BlockSize(4, 100))(*tensors, spec)
+    assert torch.equal(one_block.open_edges, many_blocks.open_edges)
+    torch.testing.assert_close(one_block.y, many_blocks.y, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(one_block.y, gated_attention(*tensors, spec._replace(seed=8)).y)
 
 
 def test_nothing_of_size_queries_by_keys_is_kept_for_the_backward_pass():
     q, k, v, b = (x.requires_grad_() for x in inputs(1, 2, 1, 300, 300, 4))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        gated_attention(q, k, v, b, 1.0, "sample", 0.5, None, 1)
+        gated_attention(q, k, v, b, GateSpec(1.0, "sample", 0.5, seed=1))
     assert kept and max(kept) <= 2 * 300 * 4
 
 
 def test_noise_of_neighbouring_seeds_shares_no_row():
     """Not even shifted: sorted rows of one seed never meet those of the next."""
-    rows = [noise_keys(seed, 2, 4, 512, torch.device("cpu")) for seed in range(6)]
+    noise = torch.stack([noise_keys(seed, (2, 4, 512), CPU) for seed in range(6)])
     for which in range(2):
-        keys = torch.cat([row[which].flatten() for row in rows])
+        keys = noise[:, which].flatten()
         assert len(keys.unique()) > len(keys) - 5
 
 
 def test_half_precision_inputs_are_computed_in_single():
     q, k, v, b = (x.to(torch.bfloat16) for x in inputs(1, 2, 1, 40, 40, 8))
-    expected = gated_attention(q.float(), k.float(), v.float(), b.float(), 1.0, "deterministic", 0.3)
-    out = gated_attention(q, k, v, b, 1.0, "deterministic", 0.3)
-    assert out.y.dtype == torch.bfloat16 and torch.equal(out.opened, expected.opened)
+    spec = GateSpec(1.0, "deterministic", 0.3)
+    expected = gated_attention(q.float(), k.float(), v.float(), b.float(), spec)
+    out = gated_attention(q, k, v, b, spec)
+    assert out.y.dtype == torch.bfloat16 and torch.equal(out.open_edges, expected.open_edges)
     torch.testing.assert_close(out.y.float(), expected.y, rtol=1e-2, atol=1e-2)
 
 
-def test_unknown_gate_and_senseless_offset_are_refused():
+def test_unknown_gate_and_infinite_offset_are_refused():
     with pytest.raises(EdgewiseError, match=r"unknown gate 'soft'; the gates are: score, relative"):
         GateConfig("soft")
     with pytest.raises(EdgewiseError, match="finite"):

@@ -21,7 +21,9 @@ import edgewise
 from edgewise.circuits import edges
 from edgewise.circuits.heads import head_effects
 from edgewise.circuits.replay import Replay, record
-from edgewise.kernels.equations import Rows, backward_rows, forward_rows, noise_keys
+from edgewise.kernels.equations import GateSpec
+from edgewise.kernels.noise import noise_keys
+from edgewise.kernels.rows import RowBlock, RowGradients, backward_rows, forward_rows
 from edgewise.planning import flops, memory
 from edgewise.planning.hardware import GPUS, H100, USABLE, ThisMachine, measure_machine
 from edgewise.planning.layout import smallest_layout
@@ -222,13 +224,14 @@ class Traffic(TorchDispatchMode):
 def test_bytes_of_the_row_passes_are_counted(sample):
     heads, queries, keys = 2, 64, 512
     mask = torch.ones(1, 1, keys, keys, dtype=torch.bool)
-    noise = noise_keys(0, 1, heads, keys, torch.device("cpu"))
-    rows = Rows(torch.zeros(heads), 1.0, noise, sample, mask, 0, 1, heads, 0, keys - queries, True)
+    noise = noise_keys(0, (1, heads, keys), torch.device("cpu"))
+    spec = GateSpec(1.0, "sample" if sample else "deterministic", scale=1.0, mask=mask)
+    block = RowBlock(torch.zeros(heads), spec, noise, kv_heads=heads, groups=1, offset=keys - queries)
     S, G = torch.randn(2, heads, queries, keys)
     with Traffic() as forward:
-        lse, *_ = forward_rows(S.clone(), rows)
+        lse, *_ = forward_rows(S.clone(), block)
     with Traffic() as backward:
-        backward_rows(S, G, lse, lse, lse, rows)
+        backward_rows(S, G, RowGradients(lse, lse, lse), block)
     counted = [traffic.moved / S.numel() for traffic in (forward, backward)]
     assert counted == pytest.approx(flops.ROW_BYTES[sample], rel=0.1)
 

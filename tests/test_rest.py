@@ -12,8 +12,8 @@ from torch import Tensor
 import edgewise
 from edgewise.data import Batch, open_data
 from edgewise.gating.config import GateConfig
-from edgewise.gating.edge_gate import EdgeGate, gates_of
-from edgewise.kernels.equations import reference
+from edgewise.gating.edge_gate import EdgeGate, HeadShape, gates_of
+from edgewise.kernels.equations import GateSpec, reference
 from edgewise.training import snapshot
 from edgewise.training.sparsify import config
 from edgewise.training.sparsify import null_value as rest
@@ -30,14 +30,11 @@ from edgewise.training.sparsify.run import Run
 from edgewise.training.sparsify.summary import summarize
 
 HEADS, KV_HEADS, WIDTH, T = 4, 2, 6, 9
+SHAPE = HeadShape(HEADS, KV_HEADS, WIDTH)
 
 
 def a_gate(b: float = 2.0) -> EdgeGate:
-    gate = (
-        EdgeGate(0, HEADS, KV_HEADS, WIDTH, GateConfig(b=b, null_value=True), torch.device("cpu"))
-        .double()
-        .eval()
-    )
+    gate = EdgeGate(0, SHAPE, GateConfig(b=b, null_value=True), torch.device("cpu")).double().eval()
     assert gate.null_value is not None
     torch.nn.init.normal_(gate.null_value)
     return gate
@@ -52,7 +49,7 @@ def inputs() -> list[Tensor]:
 def by_hand(gate: EdgeGate, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """sum_j w_ij v_j + (1 - sum_j w_ij) r, with the weights of a gate that knows nothing of r."""
     assert gate.null_value is not None
-    weights = reference(q, k, v, gate.b, 1.0, "deterministic", 0.5).weights
+    weights = reference(q, k, v, gate.b, GateSpec(1.0, "deterministic", 0.5)).weights
     assert weights is not None
     groups = HEADS // KV_HEADS
     values, r = v.repeat_interleave(groups, 1), gate.null_value.repeat_interleave(groups, 0)[:, None]

@@ -1,4 +1,4 @@
-"""The tap: counts that agree with the maps, and edits that do what they say."""
+"""The tap: edge counts that agree with the attention maps, and edits that take effect."""
 
 from typing import Any, cast
 
@@ -33,21 +33,21 @@ def test_counts_agree_with_the_maps(model):
 
 def test_a_dense_host_has_every_edge():
     model = edgewise.install(host("mistral"))
-    with edgewise.tap(model) as seen:
+    with edgewise.tap(model) as activations:
         model(input_ids=text())
-    assert seen.density == 1.0
+    assert activations.density == 1.0
 
 
 def test_expected_density_is_differentiable_down_to_the_thresholds(model):
     model.train()
-    with edgewise.tap(model) as seen:
+    with edgewise.tap(model) as activations:
         model(input_ids=text())
-    seen.expected_density.mean().backward()
+    activations.expected_density.mean().backward()
     for layer in model.model.layers:
         assert (layer.self_attn.edge_gate.b.grad > 0).all()
 
 
-def test_counts_add_up_over_passes(model):
+def test_counts_accumulate_over_forward_passes(model):
     with torch.no_grad(), edgewise.tap(model) as both:
         model(input_ids=text()[:1])
         model(input_ids=text()[1:])
@@ -56,12 +56,12 @@ def test_counts_add_up_over_passes(model):
     torch.testing.assert_close(both.density_per_head, once.density_per_head)
 
 
-def test_replacing_a_heads_output_equals_removing_its_part_of_the_projection(model):
-    def without_head_2(layer, y):
+def test_zeroing_a_heads_output_equals_zeroing_its_columns_of_the_projection(model):
+    def ablate_head_2(layer, y):
         return y.index_fill(1, torch.tensor([2]), 0.0) if layer == 1 else None
 
     with torch.no_grad():
-        with edgewise.tap(model, edit={"outputs": without_head_2}):
+        with edgewise.tap(model, edit={"outputs": ablate_head_2}):
             edited = model(input_ids=text()).logits
         plain = model(input_ids=text()).logits
         model.model.layers[1].self_attn.o_proj.weight[:, 16:24] = 0
@@ -70,16 +70,16 @@ def test_replacing_a_heads_output_equals_removing_its_part_of_the_projection(mod
     assert not torch.allclose(edited, plain)
 
 
-@pytest.mark.parametrize("what", ["gates", "weights"])
-def test_closing_one_edge(model, what):
+@pytest.mark.parametrize("site", ["gates", "weights"])
+def test_closing_one_edge(model, site):
     def close(layer, x):
         x = x.clone()
         x[..., 5, 5] = 0
         return x
 
-    with torch.no_grad(), edgewise.tap(model, edit={what: close}, read=["weights"]) as seen:
+    with torch.no_grad(), edgewise.tap(model, edit={site: close}, read=["weights"]) as activations:
         model(input_ids=text())
-    assert all((weights[..., 5, 5] == 0).all() for weights in seen.last["weights"].values())
+    assert all((weights[..., 5, 5] == 0).all() for weights in activations.last["weights"].values())
 
 
 def test_raising_a_score_moves_attention_there(model):
@@ -88,9 +88,12 @@ def test_raising_a_score_moves_attention_there(model):
         s[..., 0] += 100
         return s
 
-    with torch.no_grad(), edgewise.tap(model, edit={"scores": towards_the_first}, read=["weights"]) as seen:
+    with (
+        torch.no_grad(),
+        edgewise.tap(model, edit={"scores": towards_the_first}, read=["weights"]) as activations,
+    ):
         model(input_ids=text())
-    torch.testing.assert_close(seen.last["weights"][2][..., 0], torch.ones(2, 4, 24))
+    torch.testing.assert_close(activations.last["weights"][2][..., 0], torch.ones(2, 4, 24))
 
 
 def test_taps_nest_and_close(model):
@@ -108,9 +111,9 @@ def _fail(layer, x):
     raise RuntimeError
 
 
-def test_mistakes_are_named(model):
+def test_errors_name_the_mistake(model):
     with (
-        pytest.raises(EdgewiseError, match="cannot tap logits; what passes is: queries, keys"),
+        pytest.raises(EdgewiseError, match="cannot tap logits; the sites are: queries, keys"),
         edgewise.tap(model, read=cast(Any, ["logits"])),
     ):  # pyright: ignore
         pass
@@ -119,7 +122,10 @@ def test_mistakes_are_named(model):
         edgewise.tap(model, edit={"outputs": lambda layer, y: y[:1]}),
     ):
         model(input_ids=text())
-    with edgewise.tap(model) as seen, pytest.raises(EdgewiseError, match="nothing was seen"):
-        seen.density  # noqa: B018
+    with (
+        edgewise.tap(model) as activations,
+        pytest.raises(EdgewiseError, match="no forward pass was recorded"),
+    ):
+        activations.density  # noqa: B018
     with pytest.raises(EdgewiseError, match="unknown mode"), edgewise.mode(model, "closed"):  # pyright: ignore
         pass

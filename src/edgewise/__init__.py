@@ -3,9 +3,9 @@
 >>> import edgewise
 >>> model, tokenizer = edgewise.load("pocket"), edgewise.load_tokenizer("pocket")
 >>> twin = edgewise.gate(model, edgewise.GateConfig("relative", b=3.5))
->>> with edgewise.tap(twin) as seen:
+>>> with edgewise.tap(twin) as activations:
 ...     twin(**tokenizer("The opposite of \\" large \\" is \\"", return_tensors="pt"))
->>> seen.density
+>>> activations.density
 """
 
 from importlib import import_module
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from edgewise.flow.collect import collect_flow as collect_flow
     from edgewise.flow.config import FlowConfig as FlowConfig
     from edgewise.flow.result import Flows as Flows
+    from edgewise.gating.activations import Activations as Activations
     from edgewise.gating.config import GateConfig as GateConfig
     from edgewise.gating.edge_gate import gate_config as gate_config
     from edgewise.gating.edge_gate import mode as mode
     from edgewise.gating.install import install as install
-    from edgewise.gating.tap import Tap as Tap
     from edgewise.gating.tap import tap as tap
     from edgewise.maps.collect import collect_maps as collect_maps
     from edgewise.maps.head_types import head_type as head_type
@@ -62,6 +62,7 @@ __version__ = "0.1.0"
 
 # Imported on first use: torch and transformers take seconds, and `edgewise --help` needs neither.
 _HOME = {
+    "Activations": "gating.activations",
     "AttentionMaps": "maps.result",
     "CircuitConfig": "circuits.config",
     "CircuitResult": "circuits.result",
@@ -75,7 +76,6 @@ _HOME = {
     "Plan": "planning.plan",
     "SparsifyConfig": "training.sparsify.config",
     "SparsifyResult": "training.sparsify.loop",
-    "Tap": "gating.tap",
     "Task": "tasks.pairs",
     "Trace": "tracing.result",
     "TraceConfig": "tracing.config",

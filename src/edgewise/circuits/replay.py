@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.gating.activations import Edit
 from edgewise.gating.edge_gate import gates_of
-from edgewise.gating.tap import Edit, tap
+from edgewise.gating.tap import tap
 from edgewise.models.architecture import decoder_layers
 from edgewise.models.hooks import replace_forward, replace_input
 from edgewise.tasks.pairs import Metric, Prompts, score

@@ -1,4 +1,4 @@
-"""The gates: what tells them apart, and the configuration that travels with a sparse twin."""
+"""The gates by name, and the gate configuration that is saved with a sparse twin."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from edgewise.core.errors import EdgewiseError
 
 
 class GateKind(NamedTuple):
-    """One family member: z = s - kappa * lse + b. Another one is a line in `GATES`."""
+    """A member of the family z = s - kappa * lse + b. To add one, add a line to `GATES`."""
 
     kappa: float
     learned: bool
@@ -24,22 +24,22 @@ GATES = {
 
 @dataclass(frozen=True)
 class GateConfig:
-    """What travels with a sparse twin: which gate, and where its threshold starts."""
+    """A sparse twin's gate; saved in its `config.json`."""
 
     kind: str = "relative"
     """`relative`: open when the attention weight exceeds exp(-b), b learned per head. `score`: when score + b > 0."""
     b: float = 3.5
-    """Start (`relative`) or value (`score`) of the gate's offset. Larger means more open."""
+    """Initial value (`relative`) or constant (`score`) of the threshold offset. Larger means more open edges."""
     sinks: bool = True
-    """Whether edges to the first token of a text, where many models rest, may be open."""
+    """Whether edges to the first token of a text, an attention sink in many models, may be open."""
     null_value: bool = False
-    """Whether to attend to nothing has a value of its own, learned for each key/value head, instead of 0."""
+    """Whether closed attention mass reads a learned vector per key/value head, instead of 0."""
 
     def __post_init__(self) -> None:
         if self.kind not in GATES:
             raise EdgewiseError(f"unknown gate {self.kind!r}; the gates are: {', '.join(GATES)}")
         if not math.isfinite(float(self.b)):
-            raise EdgewiseError(f"the gate's b must be a finite number, not {self.b}")
+            raise EdgewiseError(f"`b` must be a finite number, not {self.b}")
 
     @property
     def kappa(self) -> float:

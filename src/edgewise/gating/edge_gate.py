@@ -1,58 +1,57 @@
-"""The gate of one attention layer, as a module: where its offset, its mode and the taps on it live."""
+"""One attention layer's gate as a module, and access to the gates of a model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.gating.activations import Activations, EdgeCounts, Site
 from edgewise.gating.config import GateConfig
-from edgewise.kernels.equations import Gated, Mode, draw_seed, gated_attention, reference
+from edgewise.kernels.dispatch import gated_attention
+from edgewise.kernels.equations import AttentionOutput, GateSpec, Mode, reference
+from edgewise.kernels.noise import draw_seed
 
-if TYPE_CHECKING:
-    from edgewise.gating.tap import Tap
+
+class HeadShape(NamedTuple):
+    """Sizes of one attention layer."""
+
+    heads: int
+    kv_heads: int
+    width: int  # of a value
 
 
 class EdgeGate(nn.Module):
-    """One layer's gate: its offset b, the value of attending to nothing, its mode, and the taps that are open on it. Without
-    a config it is always dense."""
+    """One layer's gate: threshold offset b, null value, mode and open taps. Without a config it is always dense."""
 
-    def __init__(
-        self,
-        layer: int,
-        heads: int,
-        kv_heads: int,
-        width: int,
-        config: GateConfig | None,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, layer: int, shape: HeadShape, config: GateConfig | None, device: torch.device) -> None:
         super().__init__()
-        self.layer, self.heads, self.kv_heads, self.width, self.config = layer, heads, kv_heads, width, config
-        self.mode: Mode | None = None  # None: sample while training, deterministic otherwise
-        self.noise: tuple[int, int] | None = None  # seed and first row; None: a seed from torch's generator
-        self.prefix: tuple[Tensor, Tensor] | None = (
-            None  # keys and values of a text that this one goes on from
-        )
-        self.taps: list[Tap] = []
+        self.layer, self.shape, self.config = layer, shape, config
+        self.heads, self.kv_heads, self.width = shape
+        self.mode: Mode | None = None  # None: sample in training mode, deterministic in eval mode
+        self.noise: tuple[int, int] | None = None  # (seed, first_sequence); None: seed from torch's generator
+        self.prefix: tuple[Tensor, Tensor] | None = None  # cached keys and values of a shared prompt prefix
+        self.taps: list[Activations] = []
         self.b: Tensor  # [heads]
-        b = torch.full((heads,), 0.0 if config is None else config.b, device=device, dtype=torch.float32)
+        offset = 0.0 if config is None else config.b
+        b = torch.full((shape.heads,), offset, device=device, dtype=torch.float32)
         if config is not None and config.learned:
             self.b = nn.Parameter(b)
         else:
-            # in the state dict of every twin, so that its weights alone already tell what they are
+            # saved with every twin, constant or not, so that the weights alone tell a twin from a dense model
             self.register_buffer("b", b, persistent=config is not None)
         self.null_value: nn.Parameter | None = None  # [kv_heads, width]
         if config is not None and config.null_value:
-            self.null_value = nn.Parameter(torch.zeros(kv_heads, width, device=device, dtype=torch.float32))
+            self.null_value = nn.Parameter(torch.zeros(shape[1:], device=device, dtype=torch.float32))
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}, heads={self.heads}, {self.config or 'dense'}"
 
     def __deepcopy__(self, memo: dict) -> "EdgeGate":
         # taps belong to a `with` block around the original, not to its copy
-        copy = EdgeGate(self.layer, self.heads, self.kv_heads, self.width, self.config, self.b.device)
+        copy = EdgeGate(self.layer, self.shape, self.config, self.b.device)
         memo[id(self)] = copy
         copy.b.data = self.b.data.clone()
         copy.b.requires_grad_(self.b.requires_grad)
@@ -62,46 +61,67 @@ class EdgeGate(nn.Module):
         return copy.train(self.training)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, return_weights: bool
-    ) -> Gated:
-        """Attend through the gate: blocks by default, the reference where a T x T matrix is asked for."""
-        mode, kappa = self._mode(), 0.0 if self.config is None else self.config.kappa
+        self,
+        q: Tensor,  # [batch, heads, queries, d]
+        k: Tensor,  # [batch, kv_heads, keys, d]
+        v: Tensor,  # [batch, kv_heads, keys, d_v]
+        scale: float,
+        mask: Tensor | None,  # bool, [1 or batch, 1 or heads, queries, keys]
+        return_weights: bool = False,
+    ) -> AttentionOutput:
+        """Gated attention: the blocked kernels, or the reference where a queries x keys matrix is read or edited."""
         dtype = v.dtype
-        if self.null_value is not None:
-            v = v - self.null_value[:, None]
-        if self.prefix is not None:
-            if mask is not None:
-                raise EdgewiseError("a text that goes on after another cannot have a mask of its own")
-            k, v = (torch.cat([before, x], 2) for before, x in zip(self.prefix, (k, v), strict=True))
-        q, k, v = self._passes("queries", q), self._passes("keys", k), self._passes("values", v)
-        sinks = self.config is None or self.config.sinks
-        seed, first_row = self.noise or (draw_seed() if mode == "sample" else 0, 0)
+        v = self._subtract_null_value(v)
+        k, v = self._prepend_prefix(k, v, mask)
+        q, k, v = self._observe("queries", q), self._observe("keys", k), self._observe("values", v)
+        spec = self._spec(scale, mask)
         if return_weights or any(tap.needs_matrices for tap in self.taps):
-            gated = reference(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, self._passes, sinks)
+            output = reference(q, k, v, self.b, spec, edit=self._observe)
         else:
-            gated = gated_attention(q, k, v, self.b, kappa, mode, scale, mask, seed, first_row, sinks)
-        if self.taps:
-            pairs, queries = _in_sight_counts(q, k, mask)
-            for tap in self.taps:
-                tap.count(self.layer, gated, pairs, queries)
-        y = gated.y
-        if self.null_value is not None:
-            y = (y + self.null_value.repeat_interleave(self.heads // self.kv_heads, 0)[:, None]).to(dtype)
-        return gated._replace(y=self._passes("outputs", y))
+            output = gated_attention(q, k, v, self.b, spec)
+        self._count_edges(output, q, k, mask)
+        y = self._add_null_value(output.y, dtype)
+        return output._replace(y=self._observe("outputs", y))
 
-    def _mode(self) -> Mode:
+    def _subtract_null_value(self, v: Tensor) -> Tensor:
+        return v if self.null_value is None else v - self.null_value[:, None]
+
+    def _add_null_value(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.null_value is None:
+            return y
+        per_head = self.null_value.repeat_interleave(self.heads // self.kv_heads, 0)  # [heads, width]
+        return (y + per_head[:, None]).to(dtype)
+
+    def _prepend_prefix(self, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.prefix is None:
+            return k, v
+        if mask is not None:
+            raise EdgewiseError("a cached prefix and an attention mask cannot be combined")
+        prefix_k, prefix_v = self.prefix
+        return torch.cat([prefix_k, k], 2), torch.cat([prefix_v, v], 2)
+
+    def _spec(self, scale: float, mask: Tensor | None) -> GateSpec:
         if self.config is None:
-            return "dense"
-        return self.mode or ("sample" if self.training else "deterministic")
+            return GateSpec(0.0, "dense", scale, mask)
+        mode: Mode = self.mode or ("sample" if self.training else "deterministic")
+        seed, first_sequence = self.noise or (draw_seed() if mode == "sample" else 0, 0)
+        return GateSpec(self.config.kappa, mode, scale, mask, self.config.sinks, seed, first_sequence)
 
-    def _passes(self, what: Any, x: Tensor) -> Tensor:
+    def _observe(self, site: Site, x: Tensor) -> Tensor:
         for tap in self.taps:
-            x = tap.passes(what, self.layer, x)
+            x = tap.observe(site, self.layer, x)
         return x
 
+    def _count_edges(self, output: AttentionOutput, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
+        if not self.taps:
+            return
+        counts = EdgeCounts(self.layer, output.expected_edges, output.open_edges, *_count_visible(q, k, mask))
+        for tap in self.taps:
+            tap.counts.append(counts)
 
-def _in_sight_counts(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Pairs in sight and queries that see something, [batch, 1 or heads] each."""
+
+def _count_visible(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Visible (query, key) pairs, and queries with at least one visible key, each [batch, 1 or heads]."""
     batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     if mask is not None:
         return mask.sum((-2, -1)).expand(batch, -1), mask.any(-1).sum(-1).expand(batch, -1)
@@ -110,7 +130,7 @@ def _in_sight_counts(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor,
 
 
 def gates_of(model: nn.Module) -> list[EdgeGate]:
-    """The gate of each attention layer, in the order of layers."""
+    """The gate of each attention layer, in layer order."""
     gates = [module for module in model.modules() if isinstance(module, EdgeGate)]
     if not gates:
         raise EdgewiseError(
@@ -120,19 +140,19 @@ def gates_of(model: nn.Module) -> list[EdgeGate]:
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
-    """The host's own attention modules, each with its gate, in the order of layers."""
+    """The host's attention modules, each of which holds a gate, in layer order."""
     holders = {gate: module for module in model.modules() if (gate := getattr(module, "edge_gate", None))}
     return [holders[gate] for gate in gates_of(model)]
 
 
 def gate_config(model: nn.Module) -> GateConfig | None:
-    """A model's gate, or None if it is dense."""
+    """A model's gate configuration, or None if it is dense."""
     return gates_of(model)[0].config
 
 
 @contextmanager
 def mode(model: nn.Module, mode: Mode) -> Iterator[None]:
-    """Hold a model's gates in one mode for a `with` block: "dense", "sample" or "deterministic".
+    """Hold a model's gates in one mode inside a `with` block: "dense", "sample" or "deterministic".
 
     Outside such a block they sample while `model.training` and are deterministic otherwise.
     """
@@ -145,5 +165,5 @@ def mode(model: nn.Module, mode: Mode) -> Iterator[None]:
             gate.mode = mode
         yield
     finally:
-        for gate, old in zip(gates, before, strict=True):
-            gate.mode = old
+        for gate, previous in zip(gates, before, strict=True):
+            gate.mode = previous

@@ -1,15 +1,16 @@
-"""The two row passes of `gate.py`, each fused into one loop for a CPU.
+"""The row passes of `rows.py`, each fused into one loop for a CPU.
 
-Between the matrix products, gated attention is element-wise work on rows of scores. Written as tensor operations that is
-some twenty trips through memory; here a row is read once, stays in the first-level cache and is written once. The equations
-are those of `gate.py` (`forward_rows`, `backward_rows`), which stay in use on every other device, and the tests hold the
-two equal. float32 and float64 share this code.
+As tensor operations, the element-wise work between the matrix products passes through memory some twenty times; here a row
+is read once, stays in the first-level cache and is written once. The tests hold both implementations equal. float32 and
+float64 share this code, which stays in one file: numba's cache of compiled code notices changes to that file only.
 
-Rows are addressed as S[c, r, j]: c counts (batch, key/value head) pairs from `first`, r = g * Q + i runs over the query
-heads g of that group and the Q queries of the block, j over keys.
+Rows are addressed as S[c, r, j]: c counts (sequence, key/value head) pairs from `first_pair`, r = g * Q + i runs over the
+query heads g of that group and the Q queries of the block, j over keys.
 """
 
 import math
+from functools import cache
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -18,7 +19,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 from torch import Tensor
 
-from edgewise.kernels.equations import Rows
+from edgewise.kernels.rows import RowBlock, RowGradients, RowPasses, RowSums
 
 # Not "fast": NaN and infinity must come out as they went in. Only the order of sums is free, so that loops vectorise. For
 # the same reason divisions below follow numpy: Python's check for zero would keep a loop scalar, and six times as slow.
@@ -69,7 +70,7 @@ def _mix(x):
 
 @njit
 def _uniform(key0, key1, j):
-    """u of (row, key j), in (0, 1): the same bits as `gate.noise`."""
+    """u of (row, key j), in (0, 1): the same bits as `noise.uniform_noise`."""
     x = _mix(np.uint32(key0 + np.uint32(np.uint32(j) * np.uint32(0x9E3779B9))))
     x = np.uint32(np.uint32(x + key1) * np.uint32(0x846CA68B))
     x = np.uint32(x ^ (x >> np.uint32(16)))
@@ -86,26 +87,26 @@ def _row_max(s, n):
 
 
 @njit
-def _hide(s, n, allowed):
+def _hide(s, n, visible):
     for j in range(n):
-        if not allowed[j]:
+        if not visible[j]:
             s[j] = _HIDDEN
 
 
 @njit
-def _hide_up_to_a_whole_vector(s, last, J):
-    """Where loops over a row may end. What a vector loop leaves to a scalar one is the slowest part of a short row."""
-    end = min(J, -(-last // 32) * 32)
-    for j in range(last, end):
+def _pad_to_vectors(s, causal, J):
+    """Hide keys up to a multiple of 32, where loops end: the scalar remainder of a vector loop dominates short rows."""
+    end = min(J, -(-causal // 32) * 32)
+    for j in range(causal, end):
         s[j] = _HIDDEN
     return end
 
 
 @njit
-def _sink(s, last):
-    """The first key in sight, -1 if it is the query's own, which is the last in sight."""
+def _sink(s, causal):
+    """The first visible key, or -1 if it is the query's own position, the last visible one."""
     hidden = s.dtype.type(_HIDDEN)
-    j, own = 0, last - 1
+    j, own = 0, causal - 1
     while j < own and s[j] == hidden:
         j += 1
     while j < own and s[own] == hidden:
@@ -113,37 +114,55 @@ def _sink(s, last):
     return j if j < own else -1
 
 
+class _Rows(NamedTuple):
+    """A `RowBlock` in numba's types, in the order in which the kernels unpack it."""
+
+    b: np.ndarray  # [heads]
+    kappa: np.ndarray  # a scalar of the scores' precision
+    noise_keys: np.ndarray  # [2, batch, heads, queries]
+    sample: bool
+    mask: np.ndarray  # [1 or batch, 1 or heads, queries, keys]
+    has_mask: bool
+    sinks: bool
+    kv_heads: int
+    groups: int
+    offset: int
+    first_pair: int
+    first_query: int
+
+
 @njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
-def _forward_rows(
-    S, lse, edges, opened, b, kappa, keys, sample, mask, has_mask, first, groups, kv_heads, i0, offset, sinks
-):
+def _forward_rows(S, lse, expected_edges, open_edges, rows):
     """S becomes M * P. Writes lse, sum_j pi and sum_j M of each row."""
+    b, kappa, noise_keys, sample, mask, has_mask, sinks, kv_heads, groups, offset, first_pair, first_query = (
+        rows
+    )
     C, R, J = S.shape
     Q = R // groups
     real = S.dtype.type
     zero, one = real(0), real(1)
     for cr in prange(C * R):
         c, r = cr // R, cr % R
-        batch, head = (first + c) // kv_heads, ((first + c) % kv_heads) * groups + r // Q
-        i = i0 + r % Q
+        pair = first_pair + c
+        sequence, head, i = pair // kv_heads, (pair % kv_heads) * groups + r // Q, first_query + r % Q
         s = S[c, r]
-        last = min(J, i + offset + 1)
+        causal = min(J, i + offset + 1)
         if has_mask:
-            _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
-        end = _hide_up_to_a_whole_vector(s, last, J)
+            _hide(s, causal, mask[sequence % mask.shape[0], head % mask.shape[1], i])
+        end = _pad_to_vectors(s, causal, J)
         m = _row_max(s, end)
         total = zero
         for j in range(end):
             total += _exp(s[j] - m)
         row_lse = m + math.log(total)
-        if m == real(_HIDDEN):  # nothing to see: a padded query
+        if m == real(_HIDDEN):  # no visible key: a padded query
             row_lse = zero
         if not sinks:
-            sink = _sink(s, last)
+            sink = _sink(s, causal)
             if sink >= 0:
                 s[sink] = _HIDDEN  # from the gate, not from the softmax
         threshold = real(kappa * row_lse - b[head])  # z = s - threshold
-        key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
+        key0, key1 = np.uint32(noise_keys[0, sequence, head, i]), np.uint32(noise_keys[1, sequence, head, i])
         row_edges, row_open = zero, zero
         for j in range(end):
             p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
@@ -155,7 +174,7 @@ def _forward_rows(
             s[j] = p * open_
         for j in range(end, J):
             s[j] = zero
-        lse[c, r], edges[c, r], opened[c, r] = row_lse, row_edges, row_open
+        lse[c, r], expected_edges[c, r], open_edges[c, r] = row_lse, row_edges, row_open
 
 
 @njit(fastmath=_MATH, error_model="numpy")
@@ -168,27 +187,11 @@ def _dz(p, E, u, G, c):
 
 
 @njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
-def _backward_rows(
-    S,
-    G,
-    lse,
-    D,
-    dedges,
-    db,
-    b,
-    kappa,
-    keys,
-    sample,
-    mask,
-    has_mask,
-    first,
-    groups,
-    kv_heads,
-    i0,
-    offset,
-    sinks,
-):
-    """S becomes M * P (for dV), G = dO V^T becomes dS; db receives sum_j dz of each row."""
+def _backward_rows(S, G, lse, D, c_edges, sums_dz, rows):
+    """S becomes M * P, G = dO V^T becomes dS; `sums_dz` receives sum_j dz of each row."""
+    b, kappa, noise_keys, sample, mask, has_mask, sinks, kv_heads, groups, offset, first_pair, first_query = (
+        rows
+    )
     C, R, J = S.shape
     Q = R // groups
     real = S.dtype.type
@@ -196,22 +199,22 @@ def _backward_rows(
     slope = real(kappa)
     for cr in prange(C * R):
         c, r = cr // R, cr % R
-        batch, head = (first + c) // kv_heads, ((first + c) % kv_heads) * groups + r // Q
-        i = i0 + r % Q
+        pair = first_pair + c
+        sequence, head, i = pair // kv_heads, (pair % kv_heads) * groups + r // Q, first_query + r % Q
         s, g = S[c, r], G[c, r]
-        last = min(J, i + offset + 1)
+        causal = min(J, i + offset + 1)
         if has_mask:
-            _hide(s, last, mask[batch % mask.shape[0], head % mask.shape[1], i])
-        end = _hide_up_to_a_whole_vector(s, last, J)
-        row_lse, row_D, row_c = lse[c, r], D[c, r], dedges[c, r]
+            _hide(s, causal, mask[sequence % mask.shape[0], head % mask.shape[1], i])
+        end = _pad_to_vectors(s, causal, J)
+        row_lse, row_D, row_c = lse[c, r], D[c, r], c_edges[c, r]
         threshold = real(kappa * row_lse - b[head])
         sink, p_sink = -1, zero
         if not sinks:
-            sink = _sink(s, last)
+            sink = _sink(s, causal)
             if sink >= 0:
                 p_sink = _exp(s[sink] - row_lse)
                 s[sink] = _HIDDEN
-        key0, key1 = np.uint32(keys[0, batch, head, i]), np.uint32(keys[1, batch, head, i])
+        key0, key1 = np.uint32(noise_keys[0, sequence, head, i]), np.uint32(noise_keys[1, sequence, head, i])
         sum_dz = zero
         for j in range(end):
             p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
@@ -224,42 +227,65 @@ def _backward_rows(
         for j in range(end):
             g[j] -= slope * sum_dz * abs(s[j])
             s[j] = max(s[j], zero)
-        if sink >= 0:  # it has M = 0 and no dz, but its weight takes from the others'
+        if sink >= 0:  # M = 0 and dz = 0, but its score still moves the softmax of the other keys
             g[sink] = -p_sink * (row_D + slope * sum_dz)
         for j in range(end, J):
             s[j] = zero
             g[j] = zero
-        db[c, r] = sum_dz
+        sums_dz[c, r] = sum_dz
 
-
-# The first parallel call starts numba's pool, which resets the thread count of the whole process. Start it here and put back
-# what the user had chosen.
-_threads = torch.get_num_threads()
-numba.set_num_threads(1)
-torch.set_num_threads(_threads)
 
 _NO_MASK = np.ones((1, 1, 1, 1), dtype=np.bool_)
 
 
-def _arguments(S: Tensor, rows: Rows) -> tuple:
+def forward_rows(S: Tensor, block: RowBlock) -> RowSums:
+    """`rows.forward_rows` in one loop."""
+    lse, expected_edges, open_edges = (S.new_empty(S.shape[:2]) for _ in range(3))
+    rows = tuple(_kernel_rows(S, block))
+    _use_torchs_threads()
+    _forward_rows(S.numpy(), lse.numpy(), expected_edges.numpy(), open_edges.numpy(), rows)
+    return RowSums(lse, expected_edges, open_edges)
+
+
+def backward_rows(S: Tensor, G: Tensor, gradients: RowGradients, block: RowBlock) -> Tensor:
+    """`rows.backward_rows` in one loop."""
+    sums_dz = S.new_empty(S.shape[:2])
+    lse, D, c = (x.contiguous().numpy() for x in gradients)
+    rows = tuple(_kernel_rows(S, block))
+    _use_torchs_threads()
+    _backward_rows(S.numpy(), G.numpy(), lse, D, c, sums_dz.numpy(), rows)
+    return sums_dz
+
+
+CPU_ROWS = RowPasses(forward_rows, backward_rows)
+
+
+def _kernel_rows(S: Tensor, block: RowBlock) -> _Rows:
+    spec = block.spec
+    return _Rows(
+        b=block.b.detach().clone().numpy(),  # a clone: numpy holds on to memory, which FSDP wants to free
+        kappa=np.array(spec.kappa, dtype=S.numpy().dtype)[()],
+        noise_keys=block.noise_keys.numpy(),
+        sample=spec.mode == "sample",
+        mask=_NO_MASK if spec.mask is None else spec.mask.numpy(),
+        has_mask=spec.mask is not None,
+        sinks=spec.sinks,
+        kv_heads=block.kv_heads,
+        groups=block.groups,
+        offset=block.offset,
+        first_pair=block.first_pair,
+        first_query=block.first_query,
+    )
+
+
+def _use_torchs_threads() -> None:
+    _start_threads()
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # pyright: ignore
-    kappa = np.array(rows.kappa, dtype=S.numpy().dtype)[()]
-    mask = _NO_MASK if rows.mask is None else rows.mask.numpy()
-    b = rows.b.detach().clone().numpy()  # numpy holds on to memory, which FSDP wants to free
-    return (b, kappa, rows.keys.numpy(), rows.sample, mask, rows.mask is not None,
-            rows.first, rows.groups, rows.kv_heads, rows.i0, rows.offset, rows.sinks)  # fmt: skip
 
 
-def forward(S: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-    """`gate.forward_rows` in one loop."""
-    lse, edges, opened = (S.new_empty(S.shape[:2]) for _ in range(3))
-    _forward_rows(S.numpy(), lse.numpy(), edges.numpy(), opened.numpy(), *_arguments(S, rows))
-    return lse, edges, opened
-
-
-def backward(S: Tensor, G: Tensor, lse: Tensor, D: Tensor, c: Tensor, rows: Rows) -> Tensor:
-    """`gate.backward_rows` in one loop."""
-    db = S.new_empty(S.shape[:2])
-    lse, D, c = lse.contiguous(), D.contiguous(), c.contiguous()
-    _backward_rows(S.numpy(), G.numpy(), lse.numpy(), D.numpy(), c.numpy(), db.numpy(), *_arguments(S, rows))
-    return db
+@cache
+def _start_threads() -> None:
+    """Start numba's thread pool, once, and restore torch's number of threads, which that resets."""
+    threads = torch.get_num_threads()
+    numba.set_num_threads(1)
+    torch.set_num_threads(threads)

@@ -22,7 +22,7 @@ passes go through memory some 75 times, and on a GPU that takes longer than the 
 
 from dataclasses import dataclass
 
-from edgewise.kernels import equations
+from edgewise.kernels.blocks import DEFAULT_SIZE
 from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape
 
@@ -55,7 +55,7 @@ class Work:
 
 def keys_in_blocks(T: int) -> float:
     """K of a twin: the mean over queries of the keys up to the end of their block."""
-    block = min(equations._QUERIES, T)
+    block = min(DEFAULT_SIZE.queries, T)
     full_blocks, rest = divmod(T, block)
     return (block * block * full_blocks * (full_blocks + 1) / 2 + rest * T) / T
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from edgewise.gating.tap import Edit, Passing, tap
+from edgewise.gating.activations import Edit, Site
+from edgewise.gating.tap import tap
 from edgewise.models.architecture import parts_of
 from edgewise.models.hooks import replace_forward, replace_output
 from edgewise.tracing.graph import Graph
@@ -116,7 +117,7 @@ def _without(
     def keep_pattern(layer: int, weights: Tensor) -> Tensor:
         return graph.frozen.layers[layer].weights.expand_as(weights).clone()
 
-    edits: dict[Passing, Edit] = {"outputs": drop_head}
+    edits: dict[Site, Edit] = {"outputs": drop_head}
     if frozen:
         edits["weights"] = keep_pattern
     parts = parts_of(model)

@@ -1,0 +1,138 @@
+"""The attention and mask functions that transformers calls for `attn_implementation="edgewise"`, and their registration.
+
+What a host does to its scores beyond scale and mask (soft-capping, sinks, position biases) is refused here by argument name;
+whatever that list does not know is caught by `probe.py`, which compares logits with the host's own attention.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.modeling_utils import AttentionInterface
+
+from edgewise.core.errors import EdgewiseError
+from edgewise.kernels.equations import AttentionOutput
+
+NAME = "edgewise"
+CHANGES_SCORES = ("softcap", "s_aux", "position_bias", "head_mask", "alibi", "sinks", "cache")
+"""Arguments by which hosts request something other than softmax(scores): refused unless empty."""
+
+
+class AttentionCall(NamedTuple):
+    """Arguments of one call of the attention function, checked."""
+
+    module: nn.Module
+    q: Tensor  # [batch, heads, queries, d]
+    k: Tensor  # [batch, kv_heads, keys, d]
+    v: Tensor  # [batch, kv_heads, keys, d_v]
+    scale: float
+    mask: Tensor | None  # bool, [1 or batch, 1 or heads, queries, keys]
+    extra: dict[str, Any]  # the host's other arguments
+
+
+Attend = Callable[[AttentionCall], AttentionOutput]
+
+
+def attend_through_gate(call: AttentionCall) -> AttentionOutput:
+    """Attention of the `EdgeGate` that `install` has put on the module."""
+    gate = getattr(call.module, "edge_gate", None)
+    if gate is None:
+        raise EdgewiseError(
+            "attn_implementation='edgewise' was set by hand; use edgewise.load(...) or edgewise.install(model)"
+        )
+    return_weights = bool(call.extra.get("output_attentions"))
+    return gate(call.q, call.k, call.v, call.scale, call.mask, return_weights)
+
+
+_attend: ContextVar[Attend] = ContextVar("attend", default=attend_through_gate)
+
+
+@contextmanager
+def attending_by(attend: Attend) -> Iterator[None]:
+    """Let another function compute attention inside a `with` block."""
+    token = _attend.set(attend)
+    try:
+        yield
+    finally:
+        _attend.reset(token)
+
+
+def edgewise_attention(
+    module: nn.Module,
+    query: Tensor,  # [batch, heads, queries, d]
+    key: Tensor,  # [batch, kv_heads, keys, d]
+    value: Tensor,  # [batch, kv_heads, keys, d_v]
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,  # not applied: in training the gate's noise takes its place
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # [batch, queries, heads, d_v], [batch, heads, queries, keys]
+    """The attention function that transformers calls: checks the host's request, then attends."""
+    unsupported = [name for name in CHANGES_SCORES if kwargs.get(name) is not None]
+    if unsupported:
+        raise EdgewiseError(
+            f"{type(module).__name__} changes its attention by {', '.join(unsupported)}, which gates cannot follow exactly"
+        )
+    if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        raise EdgewiseError(
+            f"{type(module).__name__} is not causal: tokens attend to later ones; edgewise needs a decoder"
+        )
+    mask = _checked_mask(attention_mask, query, key)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    output = _attend.get()(AttentionCall(module, query, key, value, scale, mask, kwargs))
+    return output.y.transpose(1, 2).contiguous(), output.weights
+
+
+def _checked_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The mask as bool [1 or batch, 1 or heads, queries, keys]; refuses one that is not causal or not binary."""
+    batch, heads, queries, keys = *query.shape[:3], key.shape[2]
+    if mask is None or getattr(mask, "edgewise_checked", None) == (batch, heads, queries, keys):
+        return mask
+    cut = mask[..., :keys]
+    if (
+        cut.ndim != 4
+        or cut.shape[0] not in (1, batch)
+        or cut.shape[1] not in (1, heads)
+        or cut.shape[2:] != (queries, keys)
+    ):
+        raise EdgewiseError(
+            f"the attention mask has shape {list(mask.shape)}; "
+            f"expected [1 or {batch}, 1 or {heads}, {queries}, {keys}]: batch, heads, queries, keys"
+        )
+    visible = cut if cut.dtype == torch.bool else cut == 0
+    if cut.dtype != torch.bool and not (visible | (cut <= torch.finfo(torch.float16).min)).all():
+        raise EdgewiseError(
+            "the attention mask holds values other than 0 and minus infinity; gates need a mask that only hides keys"
+        )
+    if visible.triu(keys - queries + 1).any():
+        raise EdgewiseError("the attention mask is not causal: a token attends to a later one")
+    if (
+        cut.dtype == torch.bool and mask.shape == cut.shape
+    ):  # every layer gets this same tensor: check it once
+        mask.edgewise_checked = (batch, heads, queries, keys)  # pyright: ignore
+    return visible
+
+
+def edgewise_mask(
+    q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **kwargs: Any
+) -> Tensor | None:
+    """The mask function that transformers calls: a bool mask in which padded queries see no key, or None if plain causal."""
+    # a static cache has empty columns after the last query, which None could not express
+    skip = allow_is_causal_skip and q_length in (1, kv_length)
+    mask = sdpa_mask(q_length=q_length, kv_length=kv_length, allow_is_causal_skip=skip, **kwargs)
+    if mask is None or kwargs.get("attention_mask") is None:
+        return mask
+    # With right padding, padded queries still see real keys. They are the queries that do not see themselves.
+    offset = kwargs.get("q_offset", 0) - kwargs.get("kv_offset", 0)
+    own = torch.arange(q_length, device=mask.device) + offset
+    sees_itself = mask.gather(-1, own.view(1, 1, -1, 1).expand(*mask.shape[:2], -1, 1))
+    return mask & sees_itself
+
+
+AttentionInterface.register(NAME, edgewise_attention)
+AttentionMaskInterface.register(NAME, edgewise_mask)
