@@ -22,11 +22,14 @@ from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, Mod
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles
 from edgewise.maps.collect import collect_maps
+from edgewise.maps.config import MapsConfig
 from edgewise.maps.console import print_maps
 from edgewise.maps.head_types import TYPES, HeadType, head_type
 from edgewise.maps.result import AttentionMaps, Panel
-from edgewise.maps.statistics import measure_head, summarise
-from edgewise.plots.attention_maps import MapLook, cell, draw_maps
+from edgewise.maps.statistics import head_statistics, summarise
+from edgewise.models.loaded import load_models
+from edgewise.plots.attention_maps import draw_maps
+from edgewise.plots.map_style import MapStyle
 from edgewise.plots.style import MARK, save_figure
 
 LENGTHS = [8, 12, 16, 64, 256]
@@ -85,8 +88,8 @@ def dotted(w: np.ndarray, seed: int) -> np.ndarray:
     return np.where(w < 0.06, 0, w) * (rows * rng.uniform(0.6, 1, len(w)))[:, None]
 
 
-def parts(found: HeadType) -> set[str]:
-    return {str(part) for part in found.parts or (found,)}
+def components(type: HeadType) -> set[str]:
+    return {str(component) for component in type.components or (type,)}
 
 
 # ------------------------------------------------------------------------------------------------------------- types
@@ -123,19 +126,19 @@ def test_mixtures_are_hybrids_of_their_parts_and_a_small_part_makes_none(first, 
     a, b = (pattern(kind, t, words(t)) for kind in (first, second))
     for share in (0.5, 0.4):
         found = head_type(0.95 * ((1 - share) * a + share * b) + 0.05 * noise(t, 0), words(t))
-        assert found.name == "hybrid" and parts(found) == {first, second}
-        assert found.parts[0].score >= found.parts[1].score >= 0.2
+        assert found.name == "hybrid" and components(found) == {first, second}
+        assert found.components[0].score >= found.components[1].score >= 0.2
     assert str(head_type(0.82 * a + 0.18 * b, words(t))) == first
     assert str(head_type(0.18 * a + 0.82 * b, words(t))) == second
 
 
 def test_three_parts_and_parts_one_after_the_other():
     w = sum(pattern(kind, 48, words(48)) for kind in ("current-token", "3 back", "first-token")) / 3
-    assert parts(head_type(w)) == {"current-token", "3 back", "first-token"}
+    assert components(head_type(w)) == {"current-token", "3 back", "first-token"}
     # current token until the text repeats itself, then the same token eight back: both lines are seen
     w = pattern("current-token", 16, words(16))
     w[8:] = np.eye(16, k=-8)[8:]
-    assert parts(head_type(w, words(16))) == {"current-token", "8 back"}
+    assert components(head_type(w, words(16))) == {"current-token", "8 back"}
 
 
 def test_a_score_does_not_depend_on_the_length():
@@ -229,7 +232,7 @@ def test_any_map_has_one_type_and_half_its_weight_changes_nothing(case):
     w = np.tril(w) / np.maximum(np.tril(w).sum(1, keepdims=True), 1)
     found = head_type(w, tokens)
     assert found.name in TYPES and -1e-9 <= found.score <= 1 + 1e-6
-    assert (found.name == "hybrid") == (len(found.parts) >= 2)
+    assert (found.name == "hybrid") == (len(found.components) >= 2)
     assert (found.name in ("previous-token", "fixed-offset")) == (found.offset is not None)
     half = head_type(0.5 * w, tokens)
     assert half.name in (found.name, "near-empty")
@@ -240,7 +243,7 @@ def test_any_map_has_one_type_and_half_its_weight_changes_nothing(case):
 
 def test_statistics_of_a_map_that_can_be_counted():
     w = np.array([[1, 0, 0, 0], [0.25, 0.75, 0, 0], [0, 0.6, 0.2, 0], [0, 0, 0, 0.3]], dtype=np.float32)
-    found = measure_head(w)
+    found = head_statistics(w)
     assert found.weight == pytest.approx(2.1 / 3)
     assert found.peak == pytest.approx(0.75)
     assert found.first_token == pytest.approx(0.25 / 3)
@@ -249,8 +252,8 @@ def test_statistics_of_a_map_that_can_be_counted():
     assert (found.strong_off_diagonal, found.open_edges) == (1, 6)
     p, q = np.array([0.25, 0.75]), np.array([0.75, 0.25])
     assert found.entropy == pytest.approx(-(p * np.log(p) + q * np.log(q)).sum() / 3)
-    assert measure_head(np.zeros((4, 4))).entropy == 0
-    summary = summarise([found, measure_head(np.zeros((4, 4)))])
+    assert head_statistics(np.zeros((4, 4))).entropy == 0
+    summary = summarise([found, head_statistics(np.zeros((4, 4)))])
     assert summary["heads"] == 2 and summary["open_edges"] == 3 and summary["diagonal_dominant"] == 0.5
     assert summarise([])["peak"] is None
 
@@ -265,7 +268,7 @@ def names(n: int) -> list[str]:
 def panel(title: str, n: int, t: int, seed: int = 0) -> Panel:
     """The first n of 144 heads, of seven kinds in turn."""
     kinds = [0.7 * pattern(kind, t, words(t)) + 0.3 * noise(t, seed) for kind in KINDS]
-    found = [measure_head(weights, words(t)) for weights in kinds]
+    found = [head_statistics(weights, words(t)) for weights in kinds]
     measured = {name: found[i % 7] for i, name in enumerate(names(144))}
     maps = np.stack([kinds[i % 7] for i in range(n)]).astype(np.float32)
     return Panel(title, title, "dense", names(n), maps, measured, 0.91)
@@ -286,7 +289,7 @@ def empty(maps: AttentionMaps, place: int, note: str = "") -> AttentionMaps:
     return replace(maps, panels=panels)
 
 
-def svg(maps: AttentionMaps, folder, look: MapLook | None = None) -> bytes:
+def svg(maps: AttentionMaps, folder, look: MapStyle | None = None) -> bytes:
     return save_figure(draw_maps(maps, look), folder / "drawn", ["svg"])[0].read_bytes()
 
 
@@ -296,7 +299,7 @@ def texts(svg: bytes) -> list[str]:
 
 
 def test_redrawing_from_what_was_saved_gives_the_same_bytes(tmp_path):
-    maps, look = grid(11, 3), MapLook(colour_bar=True, mark=(8, 5))
+    maps, look = grid(11, 3), MapStyle(colour_bar=True, mark="8,5")
     maps.save(tmp_path)
     again = AttentionMaps.load(tmp_path)
     assert again.to_dict() == maps.to_dict()
@@ -306,7 +309,7 @@ def test_redrawing_from_what_was_saved_gives_the_same_bytes(tmp_path):
     content = json.loads((tmp_path / "attention-maps.json").read_text())
     assert content["panels"][0]["summary"]["types"]
     assert set(content["diagonal_change"]["L0H0"]) == {"dense", "twin", "change"}
-    assert content["panels"][1]["measured"]["L0H1"]["type"]["name"] in TYPES
+    assert content["panels"][1]["statistics"]["L0H1"]["type"]["name"] in TYPES
 
 
 def test_what_is_not_ours_is_refused(tmp_path):
@@ -374,7 +377,7 @@ def test_queries_go_down_keys_right_and_nothing_is_above_the_diagonal():
 
 def test_a_marked_cell_is_framed_in_every_map(tmp_path):
     maps = grid(5, 2)
-    picture = draw_maps(maps, MapLook(mark=(8, 5)))
+    picture = draw_maps(maps, MapStyle(mark="8,5"))
     frames = picture.axes[0].collections
     marks = [frame for frame in frames if np.allclose(np.array(frame.get_edgecolor())[0, :3], to_rgb(MARK))]
     assert [len(collection.get_paths()) for collection in marks] == [5, 2]
@@ -383,15 +386,15 @@ def test_a_marked_cell_is_framed_in_every_map(tmp_path):
     middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
     assert middle == pytest.approx((left + 5.5 / 16 * (right - left), top + 8.5 / 16 * (bottom - top)))
     assert any(
-        "query 8 “word0”, key 5 “word5”" in text for text in texts(svg(maps, tmp_path, MapLook(mark=(8, 5))))
+        "query 8 “word0”, key 5 “word5”" in text for text in texts(svg(maps, tmp_path, MapStyle(mark="8,5")))
     )
-    for wrong in [(5, 8), (16, 0)]:
+    for wrong in ("5,8", "16,0"):
         with pytest.raises(EdgewiseError, match="no cell"):
-            draw_maps(maps, MapLook(mark=wrong))
+            draw_maps(maps, MapStyle(mark=wrong))
 
 
 def test_titles_counts_and_caption_say_what_is_shown(tmp_path):
-    said = " ".join(texts(svg(grid(), tmp_path, MapLook(colour_bar=True)))).replace("\u00a0", " ")
+    said = " ".join(texts(svg(grid(), tmp_path, MapStyle(colour_bar=True)))).replace("\u00a0", " ")
     for part in (
         "61 of 144 heads explain 91% of copy",
         "90%",
@@ -410,7 +413,7 @@ def test_no_text_runs_out_of_the_figure_or_into_another(narrow):
     maps = grid(12, 3)
     panels = [replace(maps.panels[0], title="W" * 80), maps.panels[1]]
     maps = replace(maps, panels=panels, prompt="W" * 300 + " 0123456789" * 9)
-    picture = draw_maps(maps, MapLook(narrow=narrow, colour_bar=True, mark=(8, 5)))
+    picture = draw_maps(maps, MapStyle(narrow=narrow, colour_bar=True, mark="8,5"))
     picture.set_dpi(200)  # as it is saved
     renderer = FigureCanvasAgg(picture).get_renderer()
     boxes = [text.get_window_extent(renderer) for text in picture.axes[0].texts]
@@ -419,7 +422,7 @@ def test_no_text_runs_out_of_the_figure_or_into_another(narrow):
     assert not any(Bbox.intersection(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
-@pytest.mark.parametrize("look", [MapLook(), MapLook(narrow=True, colour_bar=True, mark=(3, 0))])
+@pytest.mark.parametrize("look", [MapStyle(), MapStyle(narrow=True, colour_bar=True, mark="3,0")])
 def test_no_heads_and_one_head_draw_a_sensible_picture(tmp_path, look):
     why = "the twin does not show copy"
     for maps in (empty(grid(5, 5), 1, why), empty(empty(grid(5, 5), 0, why), 1), empty(grid(5, 1), 0, why)):
@@ -454,7 +457,7 @@ def test_strange_tokens_draw_and_stay_text(tmp_path):
     maps = replace(grid(1, 1), tokens=STRANGE, prompt="".join(STRANGE))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        paths = save_figure(draw_maps(maps, MapLook(mark=(6, 5))), tmp_path / "drawn")
+        paths = save_figure(draw_maps(maps, MapStyle(mark="6,5")), tmp_path / "drawn")
     drawn = texts(paths[0].read_bytes())
     for label in (
         "⏎",
@@ -505,13 +508,13 @@ def test_a_notebook_shows_it():
 
 
 def test_columns_and_cells_are_checked():
-    assert cell(" 8, 5") == (8, 5)
+    assert MapStyle(mark=" 8, 5").cell == (8, 5)
     for wrong in ("8", "8;5", "-1,0", "a,b"):
         with pytest.raises(EdgewiseError, match="no cell"):
-            cell(wrong)
-    with pytest.raises(EdgewiseError, match="--columns"):
-        MapLook(columns=0)
-    rows = {image.get_extent()[3] for image in images(draw_maps(grid(10, 4), MapLook(columns=4)))}
+            MapStyle(mark=wrong)
+    with pytest.raises(EdgewiseError, match="`columns`"):
+        MapStyle(columns=0)
+    rows = {image.get_extent()[3] for image in images(draw_maps(grid(10, 4), MapStyle(columns=4)))}
     assert len(rows) == 4
 
 
@@ -522,7 +525,7 @@ COPY = "take Adam strong project Daniel Sofia Heidi spoon take Adam strong proje
 
 @pytest.fixture(scope="module")
 def pocket() -> AttentionMaps:
-    return collect_maps(["pocket", "pocket-sparse"], prompt=COPY, heads="all")
+    return collect_maps(["pocket", "pocket-sparse"], MapsConfig(prompt=COPY, heads="all"))
 
 
 def test_maps_are_the_weights_of_the_models(pocket):
@@ -542,9 +545,9 @@ def test_maps_are_the_weights_of_the_models(pocket):
 
 def test_pocket_has_the_heads_of_a_copying_model(pocket):
     for panel in pocket.panels:
-        types = {head: str(measured.type) for head, measured in panel.measured.items()}
+        types = {head: str(statistics.type) for head, statistics in panel.statistics.items()}
         assert types["L2H3"] == "previous-token" and types["L3H2"] == types["L3H1"] == "induction"
-    assert sum(m.type.name == "near-empty" for m in pocket.panels[1].measured.values()) > 10
+    assert sum(m.type.name == "near-empty" for m in pocket.panels[1].statistics.values()) > 10
 
 
 def found(model: str, heads: list[str] | None) -> ModelCircuit:
@@ -553,19 +556,23 @@ def found(model: str, heads: list[str] | None) -> ModelCircuit:
     return ModelCircuit(model, "dense", 1.0, 2.0, -2.0, 32, 0, heads=None if heads is None else whole)
 
 
-def test_heads_come_from_a_saved_circuit_without_a_search(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("edgewise.maps.collect.find_circuits", None)
+def test_heads_come_from_a_saved_circuit_without_a_search(tmp_path, capsys):
     models = [found("pocket", ["L2H3", "L1H7"]), found("pocket-sparse", None)]
     CircuitResult("copy", "logit difference", 0.9, 0, "", [{"clean": COPY}] * 32, models).save(tmp_path)
-    maps = collect_maps(["pocket", "pocket-sparse"], "ioi", circuit=tmp_path)
+    loaded = load_models(["pocket", "pocket-sparse"])
+    maps = collect_maps(loaded, MapsConfig("ioi", circuit=tmp_path, out=tmp_path / "out"))
+    # made by hand: no search would find these heads, and its circuit.json would be in `out`
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"attention-maps"}
     assert (maps.task, maps.threshold, maps.prompts, maps.prompt) == ("copy", 0.9, 32, COPY)
     assert maps.panels[0].heads == ["L2H3", "L1H7"] and maps.panels[0].explained == 0.93
     assert maps.panels[1].heads == [] and "does not show copy" in maps.panels[1].note
     print_maps(maps)
     assert "does not show copy" in capsys.readouterr().out
-    assert collect_maps(["pocket"], heads=["l3h1"], circuit=tmp_path).threshold is None
+    given = collect_maps(loaded, MapsConfig("ioi"), circuit=CircuitResult.load(tmp_path))
+    assert given.to_dict() == maps.to_dict()
+    assert collect_maps("pocket", MapsConfig(heads="l3h1", circuit=tmp_path)).threshold is None
     with pytest.raises(EdgewiseError, match="not of pocket-addition"):
-        collect_maps(["pocket-addition"], circuit=tmp_path, prompt="1 2 + 3 4 =")
+        collect_maps("pocket-addition", MapsConfig(circuit=tmp_path, prompt="1 2 + 3 4 ="))
 
 
 def test_the_command_searches_draws_and_prints(tmp_path):
@@ -595,7 +602,7 @@ def test_the_command_searches_draws_and_prints(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["pocket", "pocket", "pocket"], "one model or of two"),
+        (["pocket", "pocket", "pocket"], "give one model, or a dense model and its twin, not 3"),
         (["pocket", "--heads", "L9H0"], "no head L9H0: heads go from L0H0 to L5H7"),
         (["pocket", "--heads", "5.1"], "'5.1' names no head"),
         (["pocket", "--heads", ","], "at least one head"),
@@ -617,13 +624,14 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, said):
 
 def test_loaded_models_need_their_tokenizer_and_other_architectures_work():
     model = edgewise.install(host("llama"))
-    with pytest.raises(EdgewiseError, match="bring their tokenizer"):
-        collect_maps([model], heads="all", prompt=COPY)
+    with pytest.raises(EdgewiseError, match="pass their tokenizer"):
+        collect_maps(model, MapsConfig(heads="all", prompt=COPY))
     tokenizer = edgewise.load_tokenizer("pocket")
     assert len(tokenizer) > VOCABULARY
     small = " ".join(tokenizer.convert_ids_to_tokens(list(range(1, 9))))
-    maps = collect_maps([model], heads=["L2H3", "L0H0", "L2H3"], prompt=small, tokenizer=tokenizer)
-    assert maps.panels[0].heads == ["L2H3", "L0H0"] and len(maps.panels[0].measured) == 12
+    loaded = load_models(model, tokenizer=tokenizer)
+    maps = collect_maps(loaded, MapsConfig(heads="L2H3, L0H0 L2H3", prompt=small))
+    assert maps.panels[0].heads == ["L2H3", "L0H0"] and len(maps.panels[0].statistics) == 12
 
 
 def test_panels_are_titled_as_a_paper_would():

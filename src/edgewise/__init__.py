@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgewise.gating.install import install as install
     from edgewise.gating.tap import tap as tap
     from edgewise.maps.collect import collect_maps as collect_maps
+    from edgewise.maps.config import MapsConfig as MapsConfig
     from edgewise.maps.head_types import head_type as head_type
     from edgewise.maps.result import AttentionMaps as AttentionMaps
     from edgewise.measure.evaluation import Measured as Measured
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
     from edgewise.models.info import info as info
     from edgewise.planning.plan import Plan as Plan
     from edgewise.planning.plan import plan as plan
-    from edgewise.plots.attention_maps import MapLook as MapLook
     from edgewise.plots.attention_maps import draw_maps as draw_maps
     from edgewise.plots.curves import draw_curves as draw_curves
     from edgewise.plots.flow import draw_flow as draw_flow
+    from edgewise.plots.map_style import MapStyle as MapStyle
     from edgewise.plots.style import save_figure as save_figure
     from edgewise.plots.trace_diagram import draw_trace as draw_trace
     from edgewise.plots.wiring import draw_wiring as draw_wiring
@@ -70,7 +71,8 @@ _HOME = {
     "FlowConfig": "flow.config",
     "Flows": "flow.result",
     "GateConfig": "gating.config",
-    "MapLook": "plots.attention_maps",
+    "MapStyle": "plots.map_style",
+    "MapsConfig": "maps.config",
     "Measured": "measure.evaluation",
     "ModelInfo": "models.info",
     "Plan": "planning.plan",

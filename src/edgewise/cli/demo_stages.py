@@ -180,8 +180,8 @@ def traces(console: Console, out: Path) -> dict[str, Any]:
 def pictures(console: Console, out: Path) -> dict[str, Any]:
     """The figures, from what the stages before have left."""
     folder, models = out / "figures", ["pocket", "pocket-sparse"]
-    maps = collect_maps(models, circuit=out / "circuits" / "copy")
-    maps.save(folder)
+    config = edgewise.MapsConfig(circuit=out / "circuits" / "copy", out=folder)
+    maps = collect_maps(models, config)
     save_figure(draw_maps(maps), folder / "attention-maps")
     print_maps(maps)
     save_circuit_figures(edgewise.CircuitResult.load(out / "circuits" / "copy"), folder)

@@ -39,7 +39,7 @@ def print_maps(maps: AttentionMaps) -> None:
     if two:
         table.add_column("change", justify="right")
     found = [summarise(panel.shown) for panel in maps.panels]
-    counts = [f"{len(panel.heads)} of {len(panel.measured)}" for panel in maps.panels]
+    counts = [f"{len(panel.heads)} of {len(panel.statistics)}" for panel in maps.panels]
     table.add_row("heads", *counts, *[""] * two)
     for name in TYPES:
         if any(name in of["types"] for of in found):
@@ -68,8 +68,8 @@ def _heads(maps: AttentionMaps) -> Table:
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place > 2 else "left")
     for head in second.heads[:MOST]:
-        if head in first.measured:
-            a, b = first.measured[head], second.measured[head]
+        if head in first.statistics:
+            a, b = first.statistics[head], second.statistics[head]
             change = _signed(f"{b.diagonal - a.diagonal:.2f}")
             table.add_row(head, str(a.type), str(b.type), f"{a.diagonal:.2f}", f"{b.diagonal:.2f}", change)
     return table

@@ -1,7 +1,7 @@
-"""What a map holds, in numbers, and what dense maps and their twin's hold beside each other.
+"""Statistics of attention maps, one by one and averaged over the heads of a model.
 
-As in `head_types`, the first query is left out, except from the count of open edges. Weights are those of the model: a
-dense row sums to 1, a twin's to what its open edges hold.
+As in `head_types`, the first query is left out, except from the count of open edges. Weights are those of the model: a dense
+query's sum to 1, a sparse twin's to the mass of its open edges.
 """
 
 from collections import Counter
@@ -15,22 +15,22 @@ from edgewise.maps.head_types import TYPES, HeadType, head_type
 
 
 @dataclass(frozen=True)
-class HeadMeasured:
-    """One head on one prompt."""
+class HeadStatistics:
+    """Type and statistics of one head on one prompt."""
 
     type: HeadType
     weight: float
-    """Of a query, on average: 1 if dense."""
+    """Mean attention mass of a query: 1 if dense."""
     peak: float
-    """The largest weight."""
+    """Largest weight."""
     first_token: float
-    """Weight on the first token, of a query on average."""
+    """Mean weight of a query on the first token."""
     diagonal: float
-    """Weight on the current token, of a query on average."""
+    """Mean weight of a query on the current token."""
     strong_off_diagonal: int
     """Weights above 0.5 off the diagonal."""
     entropy: float
-    """In nats, of a query that holds any weight, on average."""
+    """Mean entropy, in nats, of the queries that hold any weight."""
     open_edges: int
     """Weights that are not 0."""
 
@@ -40,37 +40,37 @@ class HeadMeasured:
         return self.type.name != "near-empty" and 2 * self.diagonal >= self.weight
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> "HeadMeasured":
+    def from_dict(cls, saved: Mapping[str, Any]) -> "HeadStatistics":
         return cls(**{**saved, "type": _type(saved["type"])})
 
 
 def _type(saved: Mapping[str, Any]) -> HeadType:
-    return HeadType(**{**saved, "parts": tuple(map(_type, saved["parts"]))})
+    return HeadType(**{**saved, "components": tuple(map(_type, saved["components"]))})
 
 
-def measure_head(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadMeasured:  # [t, t]
-    """Type a map and measure it."""
+def head_statistics(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadStatistics:  # [t, t]
+    """Classify and measure one attention map."""
     w = np.tril(np.asarray(weights, dtype=np.float64))
-    rows, mass = w[1:], w[1:].sum(1)
-    off = rows.copy()
-    off[np.arange(len(rows)), np.arange(len(rows)) + 1] = 0
-    p = rows[mass > 0] / mass[mass > 0][:, None]
+    queries, mass = w[1:], w[1:].sum(1)
+    off_diagonal = queries.copy()
+    off_diagonal[np.arange(len(queries)), np.arange(len(queries)) + 1] = 0
+    p = queries[mass > 0] / mass[mass > 0][:, None]
     entropy = -(p * np.log(np.where(p > 0, p, 1))).sum(1)
-    n = max(len(rows), 1)
-    return HeadMeasured(
+    n = max(len(queries), 1)
+    return HeadStatistics(
         type=head_type(w, tokens),
         weight=float(mass.sum() / n),
-        peak=float(rows.max(initial=0)),
-        first_token=float(rows[:, :1].sum() / n),
-        diagonal=float((rows - off).sum() / n),
-        strong_off_diagonal=int((off > 0.5).sum()),
+        peak=float(queries.max(initial=0)),
+        first_token=float(queries[:, :1].sum() / n),
+        diagonal=float((queries - off_diagonal).sum() / n),
+        strong_off_diagonal=int((off_diagonal > 0.5).sum()),
         entropy=float(entropy.mean()) if len(entropy) else 0.0,
         open_edges=int((w > 0).sum()),
     )
 
 
-def summarise(heads: Iterable[HeadMeasured]) -> dict[str, Any]:
-    """Of a panel: how many of each type, and means over its heads."""
+def summarise(heads: Iterable[HeadStatistics]) -> dict[str, Any]:
+    """Heads of each type, and means over heads; the means are None if there are no heads."""
     heads = list(heads)
 
     def mean(values: Iterable[float]) -> float | None:
@@ -93,9 +93,9 @@ def summarise(heads: Iterable[HeadMeasured]) -> dict[str, Any]:
 
 
 def diagonal_change(
-    dense: Mapping[str, HeadMeasured], twin: Mapping[str, HeadMeasured]
+    dense: Mapping[str, HeadStatistics], twin: Mapping[str, HeadStatistics]
 ) -> dict[str, dict[str, float]]:
-    """Weight on the diagonal of every head that both have, and its change."""
+    """Weight on the diagonal of every head that both models have, and its change."""
     return {
         head: {
             "dense": dense[head].diagonal,

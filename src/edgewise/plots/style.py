@@ -47,8 +47,8 @@ _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Softw
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """Draw inside this block."""
+def figure_style() -> Iterator[None]:
+    """Matplotlib settings of all figures, inside this block."""
     with mpl.rc_context(_STYLE):
         yield
 

@@ -32,7 +32,7 @@ from edgewise.plots.canvas import (
     pooled,
     wrap,
 )
-from edgewise.plots.style import MARK, PAGE, Picture, style
+from edgewise.plots.style import MARK, PAGE, Picture, figure_style
 from edgewise.plots.trace_boxes import began_at, share_of_key
 from edgewise.plots.trace_heads import MOST, Carrying, draw_maps, named_grid, wall
 from edgewise.plots.trace_words import WordFlow, lay_out
@@ -75,7 +75,7 @@ def draw_trace(traces: Sequence[Trace], key: int | None = None, share: float = 0
         for line in wrap(part, width - 2 * EDGE, SMALL)
     ]
     frame, top = PAD + _HEADER + tall + _NAME, EDGE + PAD + _HEADER
-    with style():
+    with figure_style():
         figure, axes = canvas(width, EDGE + frame + PAD / 2 + 1.35 * SMALL * len(lines) + 2 + EDGE)
         if dense:
             _draw_panel(axes, dense, EDGE, beside, frame)
