@@ -20,15 +20,15 @@ def circuit(models: ModelsArgument, config: Flags[CircuitConfig]) -> None:
         config: The search.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
-    from edgewise.circuits.console import print_result
     from edgewise.circuits.find import find_circuits
+    from edgewise.cli.tables.circuit import print_circuits
     from edgewise.core.console import Display
     from edgewise.models.loaded import load_models
     from edgewise.plots.circuit import save_circuit_figures
 
     display = Display()
     result = find_circuits(load_models(models, display=display), config)
-    print_result(result)
+    print_circuits(result)
     if config.out is not None:
         save_circuit_figures(result, config.out)
         display.print(

@@ -18,7 +18,7 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 import edgewise
-from edgewise.circuits.console import print_result
+from edgewise.cli.tables.circuit import print_circuits
 from edgewise.core.console import Display
 from edgewise.flow.collect import collect_flow
 from edgewise.maps.collect import collect_maps
@@ -161,7 +161,7 @@ def circuits(console: Console, out: Path, prompts: int) -> dict[str, Any]:
     for task in ("copy", "ioi"):
         config = edgewise.CircuitConfig(task=task, prompts=prompts, out=out / task)
         result = edgewise.find_circuits(["pocket", "pocket-sparse"], config)
-        print_result(result)
+        print_circuits(result)
         ratios[task] = result.ratios
     console.print(f"Curves and rankings: {out}/*/circuit.json")
     return {"circuits": ratios}

@@ -22,11 +22,14 @@ def flow(models: ModelsArgument, config: Flags[FlowConfig] = DEFAULTS, colour_he
         colour_heads: Give each head a colour of its own.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
+    from edgewise.core.console import Display
     from edgewise.flow.collect import collect_flow
+    from edgewise.models.loaded import load_models
     from edgewise.plots.flow import draw_flow
     from edgewise.plots.style import save_figure
 
     if config.out is None:
         raise EdgewiseError("give a folder as `out`")
-    save_figure(draw_flow(collect_flow(models, config), colour_heads), config.out / "flow")
+    flows = collect_flow(load_models(models, display=Display()), config)
+    save_figure(draw_flow(flows, colour_heads), config.out / "flow")
     print(f"flow.json is in {config.out}, drawn as flow (svg, pdf, png)")

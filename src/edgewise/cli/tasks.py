@@ -27,7 +27,12 @@ def tasks(
         out: Also write all figures to this JSON file.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
-    from edgewise.tasks.console import print_tasks
+    from edgewise.cli.tables.output import write_json
+    from edgewise.cli.tables.tasks import print_tasks
+    from edgewise.core.console import Display
     from edgewise.tasks.measure import measure_tasks
 
-    print_tasks(measure_tasks(model, task, n, seed), out)
+    measured = measure_tasks(model, task, n, seed, display=Display())
+    print_tasks(measured)
+    if out is not None:
+        write_json(measured.to_dict(), out)

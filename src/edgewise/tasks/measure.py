@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress, track
 from torch import Tensor, nn
 
+from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.checkpoint import load, load_tokenizer
@@ -78,26 +77,33 @@ class TasksMeasured:
 
 
 def measure_tasks(
-    name: str | Path, tasks: Sequence[str] | None = None, n: int = 100, seed: int = 0
+    name: str | Path,
+    tasks: Sequence[str] | None = None,
+    n: int = 100,
+    seed: int = 0,
+    display: Display | None = None,
 ) -> TasksMeasured:
     """Measure a model on tasks by name and on JSONL files; on all five if none is given.
 
     >>> measure_tasks("pocket", ["ioi", "mine.jsonl"])
     """
+    display = display or Display(quiet=True)
     tokenizer, context = load_tokenizer(name), info(name).context or None
-    made, impossible, console = {}, {}, Console(stderr=True)
-    for task in track(TASKS if tasks is None else tasks, "prompts", console=console, transient=True):
-        try:
-            made[task] = get_task(task, tokenizer, n, seed, context)
-        except CannotExpress as error:
-            impossible[task] = str(error)
+    names = TASKS if tasks is None else tasks
+    made: dict[str, Task] = {}
+    impossible: dict[str, str] = {}
+    with display.bar("prompts", len(names)) as advance:
+        for task_name in names:
+            try:
+                made[task_name] = get_task(task_name, tokenizer, n, seed, context)
+            except CannotExpress as error:
+                impossible[task_name] = str(error)
+            advance(1)
     if not made:
         raise EdgewiseError("; ".join(impossible.values()) or "name at least one task")
-    model, results = load(name), {}
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task(str(name), total=2 * sum(len(task.pairs) for task in made.values()))
-        for key, task in made.items():
-            results[key] = measure_task(model, task, each=lambda rows: progress.advance(bar, rows))
+    model = load(name)
+    with display.bar(str(name), 2 * sum(len(task.pairs) for task in made.values())) as advance:
+        results = {task_name: measure_task(model, task, advance) for task_name, task in made.items()}
     return TasksMeasured(str(name), results, impossible)
 
 
@@ -119,9 +125,9 @@ def check_fits(model: Any, prompts: Prompts) -> None:
 
 @torch.no_grad()
 def measure_task(
-    model: nn.Module, task: Task, each: Callable[[int], object] = lambda rows: None
+    model: nn.Module, task: Task, progress: Callable[[int], object] = lambda n: None
 ) -> TaskResult:
-    """Ask a model. `each` is called with the number of prompts that were read, for a progress bar."""
+    """Score a model's answers to clean and corrupt prompts. `progress` is called with the number of prompts finished."""
     device = next(model.parameters()).device
     prompts = task.prompts(device)
     check_fits(model, prompts)
@@ -137,5 +143,5 @@ def measure_task(
                 if side == "clean":
                     answers = (part.columns == logits.argmax(-1, keepdim=True)) & (part.signs > 0)
                     found["likeliest"].append(answers.any(-1).cpu())
-                each(len(ids))
+                progress(len(ids))
     return TaskResult(task, **{key: torch.cat(pieces) for key, pieces in found.items()})

@@ -1,8 +1,8 @@
 """Table of a plan, and the command that starts the run it describes."""
 
-from rich.console import Console
 from rich.table import Table
 
+from edgewise.cli.tables.output import Output
 from edgewise.planning.hardware import CPU_SHARE, GIB, GPUS, H100, USABLE
 from edgewise.planning.layout import Layout
 from edgewise.planning.memory import Memory
@@ -17,17 +17,11 @@ _LAUNCH_FLAGS = ("context", "recipe", "lora", "attention_only")
 
 def print_plan(plan: Plan) -> None:
     """Print the stages, the memory of post-training, the assumptions, and the command to run."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a file or a pipe has no width to fit
-
-    def print_lines(lines: list[str]) -> None:
-        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-
-    print_lines(_run(plan))
-    console.print(_stages(plan))
-    console.print(_memory(plan))
-    print_lines([*_assumptions(plan), "", *_commands(plan)])
+    output = Output()
+    output.print_plain("\n".join(_run(plan)))
+    output.print(_stages(plan))
+    output.print(_memory(plan))
+    output.print_plain("\n".join([*_assumptions(plan), "", *_commands(plan)]))
 
 
 def _run(plan: Plan) -> list[str]:
@@ -105,7 +99,7 @@ def _accelerate(layout: Layout) -> str:
 def _stages(plan: Plan) -> Table:
     table = Table("stage", "of", title="Costs", title_justify="left")
     hours = [f"{gpu.name.split()[0]}-hours" for gpu in GPUS]
-    for heading in ("FLOP per token", "FLOP", "memory", "here", *hours):
+    for heading in ("FLOP per token", "FLOP", "memory", "this machine", *hours):
         table.add_column(heading, justify="right")
     table.add_column("GPUs of 80 GB at least")
     for stage in plan.stages:

@@ -1,4 +1,4 @@
-"""The table that `edgewise circuit` prints."""
+"""Table of circuits."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -7,7 +7,7 @@ from rich.table import Table
 from edgewise.circuits.result import CircuitResult
 
 
-def print_result(result: CircuitResult) -> None:
+def print_circuits(result: CircuitResult) -> None:
     """Print the result's table to stdout, and its warnings to stderr."""
     share, metric = f"{result.threshold:.0%}", result.metric
     title = f"{result.task}: what explains {share} of the {metric} ({result.method})"

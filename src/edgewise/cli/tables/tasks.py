@@ -1,0 +1,59 @@
+"""Table of tasks: accuracy and scores of each, then example prompts."""
+
+from rich.markup import escape
+from rich.table import Table
+
+from edgewise.cli.tables.output import Output
+from edgewise.tasks.measure import TaskResult, TasksMeasured
+
+EXAMPLES = 3
+
+
+def print_tasks(measured: TasksMeasured) -> None:
+    """Print a table with a line for each task, then three prompts of each."""
+    output = Output()
+    output.print(_table(measured))
+    output.print_plain(
+        "accuracy: the answer scores above the wrong one; top-1: it is the most likely of all tokens"
+    )
+    for name, result in measured.results.items():
+        output.print_plain(f"\n{name}")
+        _print_examples(output, result)
+
+
+def _table(measured: TasksMeasured) -> Table:
+    table = Table("task", "prompts", "skipped", "accuracy", "top-1", "score clean", "score corrupt", "metric")
+    for name, result in measured.results.items():
+        table.add_row(
+            escape(name),
+            str(len(result.task.pairs)),
+            str(sum(result.task.skipped.values())),
+            f"{result.accuracy:.1%}",
+            f"{result.top_1:.1%}",
+            f"{result.clean.mean():+.3f}",
+            f"{result.corrupt.mean():+.3f}",
+            result.task.metric,
+        )
+    for name, reason in measured.impossible.items():
+        table.add_row(escape(name), "0", *[""] * 5, escape(reason.removeprefix(f"{name} ")))
+    return table
+
+
+def _print_examples(output: Output, result: TaskResult) -> None:
+    for pair in result.task.pairs[:EXAMPLES]:
+        output.print_plain(f"  clean    {_one_line(pair.clean)}")
+        output.print_plain(f"  corrupt  {_one_line(pair.corrupt)}")
+        output.print_plain(
+            f"  answer   {_first_and_last(pair.answers)}   wrong  {_first_and_last(pair.wrong)}"
+        )
+    for reason, count in result.task.skipped.items():
+        output.print_plain(f"  skipped  {count}: {reason}")
+
+
+def _one_line(text: str) -> str:
+    return text.strip().replace("\n", "\\n")
+
+
+def _first_and_last(answers: tuple[str, ...]) -> str:
+    first, last = answers[0].strip(), answers[-1].strip()
+    return first if len(answers) == 1 else f"{first} .. {last}"
