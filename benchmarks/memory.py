@@ -94,7 +94,7 @@ def main(asked: Memory) -> None:
                 asked.model,
                 "--prompt",
                 asked.prompt,
-                "--transcoder",
+                "--transcoders",
                 f"{out}/few",
                 "--out",
                 f"{out}/t",

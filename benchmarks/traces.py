@@ -1,22 +1,24 @@
-"""The table of docs/tracing.md: ten relations traced in a dense model and in its twin.
+"""The table of docs/tracing.md: ten relations traced in a dense model and in its sparse twin.
 
     python benchmarks/traces.py --out runs/traces
     python benchmarks/traces.py --models pocket runs/my-twin --transcoders runs/tc-pocket runs/tc-my-twin
 
-For each prompt: the heads that carry 80 % of what attention brings to the answer, in all and from the word asked to the
-last token, and how well the graph foretells what happens when its features and heads are taken away.
+For each prompt: the heads that carry 80 % of the attention flow into the answer, in all and from the subject word to the
+last token, and how well the graph predicts the effects of ablating its features and heads.
 """
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
 import edgewise
+from edgewise.models.loaded import load_models
 from edgewise.pocket.words import RELATIONS
 
-ASKED = (
+QUESTIONS = (
     ("opposite", "large"),
     ("opposite", "hot"),
     ("opposite", "old"),
@@ -28,7 +30,9 @@ ASKED = (
     ("colour", "grass"),
     ("colour", "frog"),
 )
-FIGURES = (
+SUBJECT, LAST = 4, 7
+"""Positions of the subject word and of the last token."""
+CORRELATIONS = (
     "feature_correlation",
     "feature_correlation_frozen",
     "head_correlation",
@@ -37,7 +41,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True)
-class Traces:
+class Config:
     """Ten relations, traced."""
 
     models: tuple[str, str] = ("pocket", "pocket-sparse")
@@ -46,48 +50,57 @@ class Traces:
     out: Path = Path("runs/traces")
 
 
-def main(asked: Traces) -> None:
-    found: list[list[edgewise.Trace]] = []
-    for place, name in enumerate(asked.models):
-        model, tokenizer = edgewise.load(name), edgewise.load_tokenizer(name)
-        folder = asked.transcoders[place] if asked.transcoders else None
-        traces = []
-        for relation, word in ASKED:
-            config = edgewise.TraceConfig(prompt=f'The {relation} of " {word} " is "')
-            transcoder = None if folder is None else edgewise.load_transcoder(folder, model)
-            traces.append(edgewise.trace(model if folder else name, transcoder, config, tokenizer=tokenizer))
-            traces[-1].save(asked.out / f"{relation}-{word}" / str(place))
-        found.append(traces)
-    print(f"\n| prompt | answer, p | heads at {asked.share:.0%} | from the word | began at the word |")
+def main(config: Config) -> None:
+    models = load_models(config.models)
+    pairs: list[edgewise.Traces] = []
+    for relation, word in QUESTIONS:
+        trace_config = edgewise.TraceConfig(prompt=f'The {relation} of " {word} " is "')
+        pairs.append(edgewise.trace(models, trace_config, transcoders=config.transcoders))
+        pairs[-1].save(config.out / f"{relation}-{word}")
+    print_prompts(pairs, config.share)
+    for name, traces in zip(config.models, zip(*pairs, strict=True), strict=True):
+        print_model(name, traces)
+
+
+def print_prompts(pairs: Sequence[edgewise.Traces], share: float) -> None:
+    """A line for each prompt, dense model / twin, and the mean ratios of their numbers of heads."""
+    print(f"\n| prompt | answer, p | heads at {share:.0%} | from the word | attributed to the word |")
     print("|---|---|---:|---:|---:|")
     ratios: list[list[float]] = [[], []]
-    for (relation, word), dense, twin in zip(ASKED, *found, strict=True):
-        right = RELATIONS[relation][word]
-        cells = [
-            " / ".join(f"{each.logits[0][0].strip()} {each.logits[0][1]:.3f}" for each in (dense, twin)),
-            " / ".join(str(len(each.heads_at(asked.share))) for each in (dense, twin)),
-            " / ".join(str(len(each.heads_at(asked.share, 4, 7))) for each in (dense, twin)),
-            " / ".join(f"{each.origins[4]:.0%}" for each in (dense, twin)),
+    for (relation, word), pair in zip(QUESTIONS, pairs, strict=True):
+        answer = RELATIONS[relation][word]
+        counts = [
+            [len(trace.heads_at(share)) for trace in pair],
+            [len(trace.heads_at(share, SUBJECT, LAST)) for trace in pair],
         ]
-        wrong = "" if all(each.logits[0][0].strip() == right for each in (dense, twin)) else f" (is {right})"
-        print(f"| {relation} of {word}{wrong} | {' | '.join(cells)} |")
-        for kept, (key, query) in zip(ratios, ((None, None), (4, 7)), strict=True):
-            counts = [len(each.heads_at(asked.share, key, query)) for each in (dense, twin)]
-            kept.append(counts[0] / max(1, counts[1]))
+        cells = [
+            " / ".join(f"{trace.logits[0][0].strip()} {trace.logits[0][1]:.3f}" for trace in pair),
+            *(" / ".join(map(str, both)) for both in counts),
+            " / ".join(f"{trace.origins[SUBJECT]:.0%}" for trace in pair),
+        ]
+        is_right = all(trace.logits[0][0].strip() == answer for trace in pair)
+        print(f"| {relation} of {word}{'' if is_right else f' (is {answer})'} | {' | '.join(cells)} |")
+        for values, (dense, twin) in zip(ratios, counts, strict=True):
+            values.append(dense / max(1, twin))
+    in_all, from_word = (statistics.fmean(values) for values in ratios)
+    print(f"\nmean ratio: {in_all:.1f}x in all, {from_word:.1f}x from the word")
+
+
+def print_model(name: str, traces: Sequence[edgewise.Trace]) -> None:
+    """How exact one model's traces are, and how well they predict ablations."""
+    metrics = [trace.metrics for trace in traces]
     print(
-        f"\nmean ratio: {statistics.fmean(ratios[0]):.1f}x in all, {statistics.fmean(ratios[1]):.1f}x from the word"
+        f"\n{name}: closure at worst {max(m['closure'] for m in metrics):.1e}, "
+        f"errors' influence {statistics.fmean(m['influence_of_errors'] for m in metrics):.0%}, "
+        f"{statistics.fmean(m['seconds'] for m in metrics):.1f} s a trace"
     )
-    for name, traces in zip(asked.models, found, strict=True):
-        print(f"\n{name}: closure at worst {max(each.figures['closure'] for each in traces):.1e}, "
-              f"errors' influence {statistics.fmean(each.figures['influence_of_errors'] for each in traces):.0%}, "
-              f"{statistics.fmean(each.figures['seconds'] for each in traces):.1f} s a trace")  # fmt: skip
-        for figure in FIGURES:
-            values = [each.figures[figure] for each in traces if each.figures[figure] is not None]
-            if values:
-                print(
-                    f"  {figure}: mean {statistics.fmean(values):.2f}, worst {min(values):.2f} of {len(values)}"
-                )
+    for correlation in CORRELATIONS:
+        values = [m[correlation] for m in metrics if m[correlation] is not None]
+        if values:
+            print(
+                f"  {correlation}: mean {statistics.fmean(values):.2f}, worst {min(values):.2f} of {len(values)}"
+            )
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Traces))
+    main(tyro.cli(Config))

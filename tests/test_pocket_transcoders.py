@@ -35,11 +35,11 @@ def test_each_belongs_to_its_model_only(name: str):
 def test_the_twin_needs_fewer_heads_for_large_to_small():
     counts = {}
     for name in MODELS:
-        found = edgewise.trace(name)
+        (found,) = edgewise.trace(name)
         assert found.logits[0][0].strip() == "small"
         assert found.tokens[found.main_key] == "large"
-        assert found.figures["closure"] < 1e-5
-        assert found.figures["feature_correlation_frozen"] > 0.85
+        assert found.metrics["closure"] < 1e-5
+        assert found.metrics["feature_correlation_frozen"] > 0.85
         assert found.contexts and all(
             node.origin is not None for node in found.nodes if node.kind == "feature"
         )
@@ -56,5 +56,5 @@ def test_they_are_small():
 
 @torch.no_grad()
 def test_a_trace_of_another_logit():
-    found = edgewise.trace("pocket", config=edgewise.TraceConfig(logit="cold"))
+    (found,) = edgewise.trace("pocket", edgewise.TraceConfig(logit="cold"))
     assert [text.strip() for text, _ in found.logits] == ["cold"]

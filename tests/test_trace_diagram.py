@@ -23,7 +23,8 @@ from edgewise.plots.style import FORMATS, MARK, Picture, save_figure
 from edgewise.plots.trace_boxes import MOST_BOXES, choose_boxes, share_of_key
 from edgewise.plots.trace_diagram import draw_trace
 from edgewise.plots.trace_heads import MOST
-from edgewise.tracing.result import Cluster, Node, Trace
+from edgewise.tracing.result import Trace
+from edgewise.tracing.schema import Cluster, Node
 
 PROMPT = ["The", "opposite", "of", '"', "large", '"', "is", '"']
 Group = tuple[tuple[int, ...], int, int, int, float]
@@ -90,7 +91,7 @@ def made(
         "clusters": clusters,
         "strengths": [[0.2] * len(clusters) for _ in range(len(clusters) + 1)],
         "origins": origins,
-        "figures": {"influence_of_errors": 0.23},
+        "metrics": {"influence_of_errors": 0.23},
         "head_shares": np.zeros((0, layers, width), dtype=np.float32),
         "cells": cells,
         "maps": maps,

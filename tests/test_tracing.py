@@ -1,11 +1,11 @@
-"""Traces: sums close, edges are what the frozen model does, heads' shares are sums over paths, and the file others read."""
+"""Traces: links add up, and are what the linearised model computes; head shares are sums over paths; the exported graph."""
 
 import itertools
 import json
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,20 +20,21 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import parts_of
 from edgewise.models.hooks import replace_input, replace_output
-from edgewise.tracing import head_shares as shares_module
-from edgewise.tracing import memory
-from edgewise.tracing.clusters import origins
+from edgewise.tracing.clusters import attribute_to_tokens
 from edgewise.tracing.config import TraceConfig
-from edgewise.tracing.exchange import LIST, graph_json, write_graph
-from edgewise.tracing.explain import trace
-from edgewise.tracing.graph import Graph, Readout, build_graph
-from edgewise.tracing.head_shares import gauss, head_shares
+from edgewise.tracing.export import LIST, graph_json, write_graph
+from edgewise.tracing.graph import Graph, build_graph
+from edgewise.tracing.head_shares import gauss, head_shares, link_groups
 from edgewise.tracing.influence import prune, smallest_set
-from edgewise.tracing.intervene import predict, take_away
-from edgewise.tracing.linearised import freeze
-from edgewise.tracing.paths import link_paths, strongest
-from edgewise.tracing.qk_attribution import looks
+from edgewise.tracing.interventions import ablate, predicted_effects
+from edgewise.tracing.paths import largest_paths, path_weights
+from edgewise.tracing.qk_attribution import attribute_scores, rotations
+from edgewise.tracing.recording import linearise
 from edgewise.tracing.result import Trace
+from edgewise.tracing.schema import Node
+from edgewise.tracing.target_logits import TargetLogits, target_logits
+from edgewise.tracing.trace import trace
+from edgewise.tracing.traces import Traces
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 
 KINDS = ("gpt2", "llama", "gpt_neox")
@@ -60,18 +61,18 @@ def model_and_graph(kind: str, gated: bool):
         model = with_null_value(model) if has_null_value else model
     ids = text(1, LENGTH)[0]
     with torch.no_grad():
-        frozen = freeze(model, ids)
-        transcoder = random_transcoder(len(frozen.layers), frozen.width)
+        linear = linearise(model, ids)
+        transcoder = random_transcoder(len(linear.layers), linear.width)
         unembed: Tensor = model.get_output_embeddings().weight  # pyright: ignore
-        tokens = frozen.logits.topk(3).indices
-        readout = Readout(
+        tokens = linear.logits.topk(3).indices
+        logits = TargetLogits(
             tokens,
-            frozen.logits.softmax(-1)[tokens],
+            linear.logits.softmax(-1)[tokens],
             unembed[tokens] - unembed.mean(0),
             torch.zeros(3),
-            frozen.logits[tokens] - frozen.logits.mean(),
+            linear.logits[tokens] - linear.logits.mean(),
         )
-        return model, build_graph(frozen, transcoder, readout)
+        return model, build_graph(linear, transcoder, logits)
 
 
 every_model = pytest.mark.parametrize(
@@ -83,7 +84,7 @@ every_model = pytest.mark.parametrize(
 def test_the_sums_close(kind: str, gated: bool):
     _, graph = model_and_graph(kind, gated)
     assert len(graph.features) > 50
-    total = graph.edges.sum(1) + graph.bias
+    total = graph.adjacency.sum(1) + graph.bias
     torch.testing.assert_close(total, graph.value, rtol=1e-4, atol=1e-4)
     assert graph.closure < 1e-5
 
@@ -94,7 +95,7 @@ def test_the_sums_close(kind: str, gated: bool):
 def frozen_run(model, graph: Graph, change: dict[tuple[int, int], Tensor], start: tuple[int, Tensor] | None):
     """Run the host's own modules with attention weights, denominators and MLP outputs kept; `change` is added to MLP outputs
     at (layer, position), `start` to the embedding. Gives what MLPs read and what the final norm gives."""
-    parts, frozen = parts_of(model), graph.frozen
+    modules, linear = parts_of(model), graph.linear
     inputs: dict[int, Tensor] = {}
     final: list[Tensor] = []
 
@@ -112,34 +113,34 @@ def frozen_run(model, graph: Graph, change: dict[tuple[int, int], Tensor], start
 
     read: dict[int, Tensor] = {}
     with ExitStack() as stack:  # what each norm read then
-        for place, norm in enumerate(_norms(parts)):
+        for place, norm in enumerate(_norms(modules)):
             stack.enter_context(replace_input(norm, lambda x, i=place: read.setdefault(i, x)))
-        model(input_ids=frozen.ids[None], use_cache=False)
+        model(input_ids=linear.ids[None], use_cache=False)
     with ExitStack() as stack:
-        for place, norm in enumerate(_norms(parts)):
+        for place, norm in enumerate(_norms(modules)):
             original = norm.forward
             norm.forward = freeze_norm(norm, read[place])
             stack.callback(setattr, norm, "forward", original)
-        for number, layer in enumerate(parts.layers):
+        for number, layer in enumerate(modules.layers):
             stack.enter_context(replace_input(layer.mlp, lambda x, i=number: inputs.setdefault(i, x)))
-            given = frozen.mlp_outputs[number].clone()
+            given = linear.mlp_outputs[number].clone()
             for (where, position), vector in change.items():
                 if where == number:
                     given[position] += vector
             stack.enter_context(replace_output(layer.mlp, lambda y, given=given: given[None].to(y)))
         if start is not None:
-            moved = frozen.embedding.clone()
+            moved = linear.embedding.clone()
             moved[start[0]] += start[1]
-            stack.enter_context(replace_input(parts.layers[0].module, lambda x: moved[None].to(x)))
-        stack.enter_context(replace_output(parts.final_norm, lambda y: final.append(y)))
-        weights = [layer.weights for layer in frozen.layers]
+            stack.enter_context(replace_input(modules.layers[0].module, lambda x: moved[None].to(x)))
+        stack.enter_context(replace_output(modules.final_norm, lambda y: final.append(y)))
+        weights = [layer.weights for layer in linear.layers]
         stack.enter_context(tap(model, edit={"weights": lambda i, w: weights[i][None].to(w)}))
-        model(input_ids=frozen.ids[None], use_cache=False)
-    return torch.cat([inputs[i] for i in range(len(parts.layers))]), final[0][0]
+        model(input_ids=linear.ids[None], use_cache=False)
+    return torch.cat([inputs[i] for i in range(len(modules.layers))]), final[0][0]
 
 
-def _norms(parts):
-    return [norm for layer in parts.layers for norm in (layer.norm_1, layer.norm_2)] + [parts.final_norm]
+def _norms(modules):
+    return [norm for layer in modules.layers for norm in (layer.norm_1, layer.norm_2)] + [modules.final_norm]
 
 
 @every_model
@@ -161,20 +162,20 @@ def test_edges_are_what_the_frozen_model_does(kind: str, gated: bool):
         change: dict[tuple[int, int], Tensor] = {}
         start = None
         if source < length:
-            start = source, graph.frozen.embedding[source] * size
-        for layer in range(len(graph.frozen.layers)):
-            written = graph.written(torch.tensor([source]), layer)
+            start = source, graph.linear.embedding[source] * size
+        for layer in range(len(graph.linear.layers)):
+            written = graph.source_write(torch.tensor([source]), layer)
             if written is not None:
                 for position in written[0].abs().sum(-1).nonzero()[:, 0].tolist():
                     change[layer, position] = written[0, position] * size
         after = frozen_run(model, graph, change, start)
         moved = (after[0] - before[0]).float()  # [L, T, D]
-        expected = torch.zeros(graph.targets)
+        expected = torch.zeros(graph.n_targets)
         for i in range(count):
             encoders, _ = graph.transcoder.reads(int(features.layer[i]))
-            expected[i] = encoders[features.number[i]] @ moved[features.layer[i], features.position[i]]
-        expected[count:] = graph.readout.direction @ (after[1] - before[1])[-1].float()
-        torch.testing.assert_close(graph.edges[:, source], expected, rtol=1e-3, atol=2e-5)
+            expected[i] = encoders[features.index[i]] @ moved[features.layer[i], features.position[i]]
+        expected[count:] = graph.logits.direction @ (after[1] - before[1])[-1].float()
+        torch.testing.assert_close(graph.adjacency[:, source], expected, rtol=1e-3, atol=2e-5)
         reached += int(expected.abs().max() > 1e-3)
     assert reached >= 3
 
@@ -184,19 +185,19 @@ def test_edges_are_what_the_frozen_model_does(kind: str, gated: bool):
 
 def paths_by_hand(graph: Graph, target: int, source: int) -> dict[tuple[tuple[int, int], ...], float]:
     """Walk every path of a link: for each layer, past it or through one of its heads."""
-    frozen, layers = graph.frozen, graph.frozen.layers
+    linear, layers = graph.linear, graph.linear.layers
     heads = layers[0].weights.shape[0]
     one = torch.tensor([target])
     if target < len(graph.features):
         end_layer = int(graph.features.layer[target])
-        gradient = graph.read(one, end_layer)[0]  # pyright: ignore
-        last_head_layer = end_layer if not frozen.parallel else end_layer - 1
+        gradient = graph.target_gradient(one, end_layer)[0]  # pyright: ignore
+        last_head_layer = end_layer if not linear.parallel else end_layer - 1
     else:
-        gradient, last_head_layer, end_layer = graph.ended(one)[0], len(layers) - 1, len(layers)
+        gradient, last_head_layer, end_layer = graph.final_gradient(one)[0], len(layers) - 1, len(layers)
     found = {}
-    begins = [(-1, graph.started(torch.tensor([source]))[0])]
+    begins = [(-1, graph.source_embedding(torch.tensor([source]))[0])]
     for layer in range(len(layers)):
-        written = graph.written(torch.tensor([source]), layer)
+        written = graph.source_write(torch.tensor([source]), layer)
         begins.append((layer, torch.zeros_like(begins[0][1]) if written is None else written[0]))
     for choice in itertools.product(range(-1, heads), repeat=len(layers)):
         through = tuple((layer, head) for layer, head in enumerate(choice) if head >= 0)
@@ -221,7 +222,7 @@ def test_a_path_gives_each_of_its_heads_the_same_part(kind: str, gated: bool):
     _, graph = model_and_graph(kind, gated)
     pruned = prune(graph, 1.0, 1.0)
     shares = head_shares(graph, pruned)
-    weights = graph.edges[pruned.targets[pruned.links[:, 0]], pruned.sources[pruned.links[:, 1]]]
+    weights = graph.adjacency[pruned.targets[pruned.links[:, 0]], pruned.sources[pruned.links[:, 1]]]
     closed = shares.heads.sum((1, 2)) + shares.straight
     torch.testing.assert_close(closed, weights, rtol=1e-4, atol=1e-5)
     assert shares.cells.sum() <= pruned.flow.sum() * (1 + 1e-5)
@@ -236,7 +237,7 @@ def test_a_path_gives_each_of_its_heads_the_same_part(kind: str, gated: bool):
                 expected[layer, head] += weight / len(through)
         torch.testing.assert_close(shares.heads[place], expected, rtol=1e-3, atol=1e-5)
         assert shares.straight[place].item() == pytest.approx(paths[()], abs=1e-5)
-        straight, one, two, longer = link_paths(graph, target, source)
+        straight, one, two, longer = path_weights(graph, target, source)
         heads = expected.shape[1]
         assert straight == pytest.approx(paths[()], abs=1e-5)
         for through, weight in paths.items():
@@ -249,25 +250,23 @@ def test_a_path_gives_each_of_its_heads_the_same_part(kind: str, gated: bool):
 
 
 @torch.no_grad()
-def test_heads_shares_with_little_memory_are_the_same(monkeypatch):
+def test_head_shares_with_little_memory_are_the_same():
     _, graph = model_and_graph("gpt2", True)
     pruned = prune(graph, 1.0, 1.0)
     much = head_shares(graph, pruned)
-    monkeypatch.setattr("edgewise.tracing.head_shares.KEPT_BYTES", 1)  # one link at a time
-    little = head_shares(graph, pruned)
+    little = head_shares(graph, pruned, kept_bytes=1)  # one link at a time
     for all_at_once, one_by_one in zip(vars(much).values(), vars(little).values(), strict=True):
         torch.testing.assert_close(all_at_once, one_by_one, rtol=1e-5, atol=1e-7)
 
 
 @torch.no_grad()
-def test_groups_of_links_take_no_more_than_is_allowed(monkeypatch):
-    """Every link is in one, with its target; one that takes more alone is by itself."""
+def test_groups_of_links_take_at_most_the_bytes_allowed():
+    """Every link is in one group, with its target; a link that takes more is alone."""
     _, graph = model_and_graph("gpt2", True)
     pruned = prune(graph, 1.0, 1.0)
-    alone = max(size for _, _, size in shares_module._groups(graph, pruned))
+    alone = max(group.bytes for group in link_groups(graph, pruned))
     for allowed in (alone // 3, alone // 40, 1):
-        monkeypatch.setattr(shares_module, "KEPT_BYTES", allowed)
-        groups = list(shares_module._groups(graph, pruned))
+        groups = list(link_groups(graph, pruned, allowed))
         assert len(groups) >= min(3, len(pruned.links))
         assert [links.start for _, links, _ in groups] == [0, *(links.stop for _, links, _ in groups[:-1])]
         assert groups[-1][1].stop == len(pruned.links)
@@ -287,16 +286,15 @@ def test_few_strengths_are_enough_for_paths_of_any_length(layers: int):
     assert len(points) == {1: 1, 2: 1, 6: 3, 12: 6, 30: 10, 80: 17}[layers]
 
 
-def test_a_trace_that_does_not_fit_is_refused_in_a_sentence(monkeypatch, capsys):
+def test_a_trace_that_does_not_fit_in_memory_is_refused(capsys):
     edgewise.trace("pocket", display=Display())
-    said = capsys.readouterr().err
-    assert re.search(r"\d+ active features on 8 tokens; memory about \d+\.\d GB in all", said)
-    assert re.search(r"\d+ links among \d+ nodes, split over heads; memory about \d+\.\d GB in all", said)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
+    printed = capsys.readouterr().err
+    assert re.search(r"\d+ active features on 8 tokens; memory about \d+\.\d GB in all", printed)
+    assert re.search(r"\d+ links among \d+ nodes, split over heads; memory about \d+\.\d GB in all", printed)
     with pytest.raises(
         EdgewiseError, match=r"active features on 8 tokens, which would .* so that fewer are active"
     ):
-        edgewise.trace("pocket")
+        edgewise.trace("pocket", memory_limit=1 << 20)
 
 
 def test_a_quiet_screen_leaves_what_others_print_alone(capsys):
@@ -314,32 +312,27 @@ def test_a_quiet_screen_leaves_what_others_print_alone(capsys):
 def test_paths_are_named_largest_first():
     one, two = torch.tensor([0.1, -0.5, 0, 0]), torch.zeros(4, 4)
     two[1, 2] = 0.3
-    assert strongest(one, two, 2, 3) == [
+    assert largest_paths(one, two, 2, 3) == [
         ("L0H1", pytest.approx(-0.5)),
         ("L0H1 then L1H0", pytest.approx(0.3)),
         ("L0H0", pytest.approx(0.1)),
     ]
-    assert len(strongest(one, two, 2, 9)) == 3
+    assert len(largest_paths(one, two, 2, 9)) == 3
 
 
 def test_closed_heads_carry_nothing():
     model = edgewise.gate(edgewise.install(host("gpt2")), edgewise.GateConfig("relative", b=0.6))
     with torch.no_grad():
         model.transformer.h[1].attn.edge_gate.b[2] = -1.0  # pyright: ignore
-        frozen = freeze(model, text(1, LENGTH)[0])
-        graph = build_graph(frozen, random_transcoder(3, 32), _readout_of(model, frozen))
+        linear = linearise(model, text(1, LENGTH)[0])
+        logits = target_logits(model, linear.logits, linear.logits.argmax()[None])
+        graph = build_graph(linear, random_transcoder(3, 32), logits)
         shares = head_shares(graph, prune(graph, 1.0, 1.0))
     assert not shares.heads[:, 1, 2].any()
     assert not shares.cells[1, 2].any()
-    closed = frozen.layers[0].weights == 0
+    closed = linear.layers[0].weights == 0
     assert closed.sum() > 40
     assert not shares.cells[0][closed].any()
-
-
-def _readout_of(model, frozen) -> Readout:
-    unembed, token = model.get_output_embeddings().weight, frozen.logits.argmax()[None]
-    direction, value = unembed[token] - unembed.mean(0), frozen.logits[token] - frozen.logits.mean()
-    return Readout(token, frozen.logits.softmax(-1)[token], direction, torch.zeros(1), value)
 
 
 # ------------------------------------------------------------------------------------------------ why a head looks there
@@ -349,15 +342,16 @@ def _readout_of(model, frozen) -> Readout:
 @torch.no_grad()
 def test_scores_are_sums_over_pairs_of_sources(kind: str, gated: bool):
     model, graph = model_and_graph(kind, gated)
-    every = torch.arange(graph.sources)
+    every = torch.arange(graph.n_sources)
     cells = [(0, 1, 5, 2), (1, 3, 6, 0), (2, 0, 4, 4)]
-    for look in looks(model, graph, every, cells):
-        expected = graph.frozen.scores[look.layer][look.head, look.query, look.key].item()
-        assert look.score == expected
-        assert look.pairs.sum().item() == pytest.approx(expected, abs=1e-4 * max(1.0, abs(expected)))
+    for attributed in attribute_scores(model, graph, every, cells):
+        layer, head, query, key = attributed.edge
+        expected = graph.linear.scores[layer][head, query, key].item()
+        assert attributed.score == expected
+        assert attributed.pairs.sum().item() == pytest.approx(expected, abs=1e-4 * max(1.0, abs(expected)))
         # with all sources named, only constants are left, and they are the same whatever the prompt says
-        few = looks(model, graph, every[:3], [(look.layer, look.head, look.query, look.key)])[0]
-        torch.testing.assert_close(few.pairs[:3, :3], look.pairs[:3, :3])
+        few = attribute_scores(model, graph, every[:3], [attributed.edge])[0]
+        torch.testing.assert_close(few.pairs[:3, :3], attributed.pairs[:3, :3])
         assert few.pairs.sum().item() == pytest.approx(expected, abs=1e-4 * max(1.0, abs(expected)))
 
 
@@ -365,9 +359,7 @@ def test_scores_are_sums_over_pairs_of_sources(kind: str, gated: bool):
 def test_turning_depends_on_the_distance_only():
     """Of a rotary model, a source's pair counts the same when both tokens move on by one."""
     model, graph = model_and_graph("llama", False)
-    from edgewise.tracing.qk_attribution import _turns
-
-    (queries, keys), *_ = _turns(model, graph.frozen.ids)
+    (queries, keys), *_ = rotations(model, graph.linear.ids)
     assert not torch.allclose(queries[0] @ keys[3].T, queries[0] @ keys[1].T, atol=1e-2)
     torch.testing.assert_close(queries[5] @ keys[2].T, queries[4] @ keys[1].T, rtol=1e-4, atol=1e-5)
 
@@ -375,7 +367,7 @@ def test_turning_depends_on_the_distance_only():
 def test_normalised_queries_are_refused():
     model, graph = model_and_graph("qwen3", False)
     with pytest.raises(EdgewiseError, match="queries and keys"):
-        looks(model, graph, torch.arange(3), [(0, 0, 1, 0)])
+        attribute_scores(model, graph, torch.arange(3), [(0, 0, 1, 0)])
 
 
 # ------------------------------------------------------------------------------------------------------------ interventions
@@ -387,14 +379,14 @@ def test_predictions_are_total_effects(kind: str, gated: bool):
     """By the graph alone: an effect is direct, plus whatever the features it feeds pass on."""
     _, graph = model_and_graph(kind, gated)
     features, count = graph.features, len(graph.features)
-    weights = graph.readout.probability / graph.readout.probability.sum()
-    edges = graph.edges[:, graph.feature_sources]
+    weights = graph.logits.probability / graph.logits.probability.sum()
+    edges = graph.adjacency[:, graph.feature_sources]
     slope = weights @ (edges[count:] / features.activation)
     direct = slope.clone()
-    for layer in reversed(range(len(graph.frozen.layers))):
+    for layer in reversed(range(len(graph.linear.layers))):
         part = features.of_layer(layer)
         slope += slope[part] @ (edges[:count][part] / features.activation)
-    by_feature, _ = predict(graph)
+    by_feature, _ = predicted_effects(graph)
     torch.testing.assert_close(by_feature, -slope * features.activation, rtol=1e-3, atol=1e-5)
     assert (slope - direct).abs().max() > 1e-3
 
@@ -403,20 +395,20 @@ def test_predictions_are_total_effects(kind: str, gated: bool):
 def test_taking_away_is_done_in_the_model():
     model, graph = model_and_graph("gpt2", True)
     which, heads = torch.tensor([3, 20]), [(0, 1), (2, 3)]
-    by_feature, by_head = take_away(model, graph, which, heads)
-    weights = graph.readout.probability / graph.readout.probability.sum()
+    by_feature, by_head = ablate(model, graph, which, heads)
+    weights = graph.logits.probability / graph.logits.probability.sum()
 
     def change(logits: Tensor) -> float:
-        centred = logits[graph.readout.tokens] - logits.mean()
-        return ((centred - graph.readout.value) @ weights).item()
+        centred = logits[graph.logits.tokens] - logits.mean()
+        return ((centred - graph.logits.value) @ weights).item()
 
     for i, feature in enumerate(which.tolist()):
         with ExitStack() as stack:
             for number, layer in enumerate(parts_of(model).layers):
-                gone = graph.written(torch.tensor([feature + LENGTH]), number)
+                gone = graph.source_write(torch.tensor([feature + LENGTH]), number)
                 if gone is not None:
                     stack.enter_context(replace_output(layer.mlp, lambda y, gone=gone: y - gone))
-            logits = model(input_ids=graph.frozen.ids[None]).logits[0, -1]
+            logits = model(input_ids=graph.linear.ids[None]).logits[0, -1]
         assert by_feature.actual[i].item() == pytest.approx(change(logits), abs=1e-5)
     for i, (number, head) in enumerate(heads):
         drop = {  # it attends to nothing
@@ -425,7 +417,7 @@ def test_taking_away_is_done_in_the_model():
             )
         }
         with tap(model, edit=drop):
-            logits = model(input_ids=graph.frozen.ids[None]).logits[0, -1]
+            logits = model(input_ids=graph.linear.ids[None]).logits[0, -1]
         assert by_head.actual[i].item() == pytest.approx(change(logits), abs=1e-5)
 
 
@@ -434,7 +426,7 @@ def test_taking_away_is_done_in_the_model():
 def test_where_nothing_comes_after_the_frozen_model_does_exactly_what_the_graph_says(kind: str, gated: bool):
     model, graph = model_and_graph(kind, gated)
     last = (graph.features.layer == 2) & (graph.features.position == LENGTH - 1)
-    effects, _ = take_away(model, graph, last.nonzero()[:, 0], [])
+    effects, _ = ablate(model, graph, last.nonzero()[:, 0], [])
     assert effects.predicted.abs().max() > 1e-3
     torch.testing.assert_close(effects.frozen, effects.predicted, rtol=1e-3, atol=1e-4)
     assert (effects.actual - effects.predicted).abs().max() > 1e-3  # the final norm moves
@@ -446,12 +438,12 @@ def test_a_head_of_the_last_layer_works_straight_and_through_its_mlps_features(g
     """Both written out: its prediction is their sum."""
     model, graph = model_and_graph("gpt2", gated)
     heads = [(2, head) for head in range(4)]
-    _, effects = take_away(model, graph, torch.tensor([0]), heads)
-    mlp, norm = graph.frozen.layers[2], graph.frozen.final_norm
-    direction = (graph.readout.probability / graph.readout.probability.sum()) @ graph.readout.direction
+    _, effects = ablate(model, graph, torch.tensor([0]), heads)
+    mlp, norm = graph.linear.layers[2], graph.linear.final_norm
+    direction = (graph.logits.probability / graph.logits.probability.sum()) @ graph.logits.direction
     assert effects.predicted.abs().max() > 0
-    written = (graph.frozen.head_outputs[2] - mlp.null_value[:, None]) @ mlp.outputs  # [heads, T, D]
-    end = torch.zeros(1, LENGTH, graph.frozen.width)
+    written = (graph.linear.head_outputs[2] - mlp.null_value[:, None]) @ mlp.outputs  # [heads, T, D]
+    end = torch.zeros(1, LENGTH, graph.linear.width)
     end[0, -1] = direction
     straight = -(written * norm.pull(end)).sum((-2, -1))
     # layer 2 is the last: what its heads do beyond this goes through its own MLP's features
@@ -459,8 +451,8 @@ def test_a_head_of_the_last_layer_works_straight_and_through_its_mlps_features(g
     features = graph.features.of_layer(2)
     slope = torch.zeros(4)
     for i in range(features.start, features.stop):
-        read = graph.read(torch.tensor([i]), 2)
-        writes = graph.transcoder.writes(2)[graph.features.number[i], 0]
+        read = graph.target_gradient(torch.tensor([i]), 2)
+        writes = graph.transcoder.writes(2)[graph.features.index[i], 0]
         place = int(graph.features.position[i])
         onward = (norm.pull(end)[0, place] * writes).sum()
         slope -= onward * (written * read).sum((-2, -1))  # pyright: ignore
@@ -488,7 +480,7 @@ def test_influence_ends_in_tokens_and_errors():
 @torch.no_grad()
 def test_origins_are_shares():
     _, graph = model_and_graph("gpt2", False)
-    features, logits = origins(graph)
+    features, logits = attribute_to_tokens(graph)
     known = features.sum(1) > 0
     torch.testing.assert_close(features[known].sum(1), torch.ones(int(known.sum())))
     torch.testing.assert_close(logits.sum(1), torch.ones(3))
@@ -513,14 +505,14 @@ def pocket_trace() -> Trace:
     transcoder = random_transcoder(6, 128, 64)
     with torch.no_grad():
         transcoder.output_scale.fill_(0.3)
-    return trace("pocket-sparse", transcoder, TraceConfig(nodes=0.95))
+    return trace("pocket-sparse", TraceConfig(node_threshold=0.95), transcoders=transcoder)[0]
 
 
 def test_a_trace_of_the_pocket_twin(pocket_trace: Trace):
     assert pocket_trace.logits[0][0].strip() == "small"
     assert pocket_trace.kind == "sparse"
-    assert pocket_trace.figures["closure"] < 1e-4
-    assert pocket_trace.figures["head_share_closure"] < 1e-5
+    assert pocket_trace.metrics["closure"] < 1e-4
+    assert pocket_trace.metrics["head_share_closure"] < 1e-5
     assert pocket_trace.tokens[pocket_trace.main_key] == "large"
     heads = pocket_trace.heads_at(0.8)
     parts = [part for _, _, part in heads]
@@ -532,9 +524,10 @@ def test_a_trace_of_the_pocket_twin(pocket_trace: Trace):
         sum(pocket_trace.head_flow(query=q).sum() for q in range(8)), rel=1e-5
     )
     assert sum(pocket_trace.origins) == pytest.approx(1.0, abs=1e-4)
-    for look in pocket_trace.looks:
-        assert look.rest + sum(value for _, _, value in look.pairs) == pytest.approx(look.score, abs=1e-4)
-        assert pocket_trace.maps[look.layer, look.head, look.query, look.key] == pytest.approx(look.weight)
+    assert pocket_trace.qk_attributions
+    for qk in pocket_trace.qk_attributions:
+        assert qk.rest + sum(value for _, _, value in qk.pairs) == pytest.approx(qk.score, abs=1e-4)
+        assert pocket_trace.maps[qk.layer, qk.head, qk.query, qk.key] == pytest.approx(qk.weight)
 
 
 def test_it_saves_and_loads(pocket_trace: Trace, tmp_path: Path):
@@ -548,6 +541,17 @@ def test_it_saves_and_loads(pocket_trace: Trace, tmp_path: Path):
     (tmp_path / "trace.json").write_text("{")
     with pytest.raises(EdgewiseError, match="holds no trace"):
         Trace.load(tmp_path)
+
+
+@pytest.mark.parametrize("kinds", [("sparse",), ("dense", "sparse"), ("dense", "dense")])
+def test_traces_are_saved_with_their_graphs_and_loaded(pocket_trace: Trace, kinds, tmp_path: Path):
+    traces = Traces(tuple(replace(pocket_trace, kind=kind, model=f"{i}") for i, kind in enumerate(kinds)))
+    traces.save(tmp_path)
+    again = Traces.load(tmp_path)
+    assert [trace.model for trace in again] == [trace.model for trace in traces]
+    assert again.table() == traces.table() and len(again.table()[0]) == 1 + len(kinds)
+    assert len(json.loads((tmp_path / "graphs" / LIST).read_text())["graphs"]) == len(kinds)
+    assert "heads at 80%" in repr(again) and "<table>" in again._repr_html_()
 
 
 NODE_FIELDS = {
@@ -613,18 +617,12 @@ def test_the_graph_that_others_read(pocket_trace: Trace, tmp_path: Path):
 
 
 def test_token_texts_survive(pocket_trace: Trace, tmp_path: Path):
-    from dataclasses import replace
-
     odd = ["\n", "\t", "</script>", '"', "\\", "🙂", "שלום", "\u202e" + "x" * 200]
     content = json.loads(write_graph(replace(pocket_trace, tokens=odd), tmp_path).read_text())
     assert content["metadata"]["prompt_tokens"] == odd
 
 
 def test_an_error_and_a_feature_do_not_share_a_name(pocket_trace: Trace):
-    from dataclasses import replace
-
-    from edgewise.tracing.result import Node
-
     shared = [
         Node("0_3_2", "feature", 0, 3, 2, "of", 0.1, 1.0, 2),
         Node("error_3_2", "error", 3, -1, 2, "of", 0.1),
@@ -642,31 +640,37 @@ def test_an_error_and_a_feature_do_not_share_a_name(pocket_trace: Trace):
 def test_bad_input_is_one_clear_line(pocket_trace: Trace, tmp_path: Path):
     transcoder = random_transcoder(6, 128, 8)
     with pytest.raises(EdgewiseError, match="not one token of pocket's vocabulary"):
-        trace("pocket", transcoder, TraceConfig(logit="antidisestablishment"))
+        trace("pocket", TraceConfig(logit="antidisestablishment"), transcoders=transcoder)
     with pytest.raises(EdgewiseError, match="tokens; give pocket one of 1 to 128"):
-        trace("pocket", transcoder, TraceConfig(prompt="the " * 200))
+        trace("pocket", TraceConfig(prompt="the " * 200), transcoders=transcoder)
     with pytest.raises(EdgewiseError, match=r"does not know .*xylophone"):
-        trace("pocket", transcoder, TraceConfig(prompt='The opposite of " xylophone " is "'))
+        trace("pocket", TraceConfig(prompt='The opposite of " xylophone " is "'), transcoders=transcoder)
     with torch.no_grad():
         transcoder.encoder_bias.fill_(-1e3)
     with pytest.raises(EdgewiseError, match="no feature of the transcoder is active"):
-        trace("pocket", transcoder, TraceConfig())
+        trace("pocket", transcoders=transcoder)
     with pytest.raises(EdgewiseError, match="there is no key 99"):
         pocket_trace.heads_at(0.8, key=99)
     with pytest.raises(EdgewiseError, match="share must be"):
         pocket_trace.heads_at(1.5)
-    with pytest.raises(EdgewiseError, match="--nodes must be above 0"):
-        TraceConfig(nodes=0.0)
+    with pytest.raises(EdgewiseError, match="`node_threshold` must be above 0"):
+        TraceConfig(node_threshold=0.0)
     with pytest.raises(EdgewiseError, match="counts tokens from 1"):
         TraceConfig(key=0)
+    with pytest.raises(
+        EdgewiseError, match="`key` 8 is not before the last token, which is number 8; give 1 to 7"
+    ):
+        trace("pocket", TraceConfig(key=8), transcoders=transcoder)
+    with pytest.raises(EdgewiseError, match="`transcoders` must be as many as the models, 2, not 1"):
+        trace(["pocket", "pocket-sparse"], transcoders=transcoder)
     with pytest.raises(EdgewiseError, match="give the transcoder"):
-        trace("pocket-addition", None, TraceConfig(prompt="53+21="))
+        trace("pocket-addition", TraceConfig(prompt="53+21="))
 
 
 def test_a_model_in_half_precision_is_traced_and_stays_as_it_is():
     model, tokenizer = edgewise.load("pocket").bfloat16(), edgewise.load_tokenizer("pocket")
-    found = trace(model, random_transcoder(6, 128, 8), TraceConfig(), tokenizer=tokenizer)
-    assert found.figures["closure"] < 1e-4
+    (traced,) = trace(model, transcoders=random_transcoder(6, 128, 8), tokenizer=tokenizer)
+    assert traced.metrics["closure"] < 1e-4
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
 
@@ -674,4 +678,4 @@ def test_models_that_are_not_understood_are_refused():
     for kind in ("olmo2", "gemma3"):
         model = edgewise.install(host(kind))
         with pytest.raises(EdgewiseError):
-            freeze(model, text(1, LENGTH)[0])
+            linearise(model, text(1, LENGTH)[0])

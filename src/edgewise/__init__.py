@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from edgewise.tasks.generate import make_task as make_task
     from edgewise.tasks.pairs import Task as Task
     from edgewise.tracing.config import TraceConfig as TraceConfig
-    from edgewise.tracing.explain import trace as trace
     from edgewise.tracing.result import Trace as Trace
+    from edgewise.tracing.trace import trace as trace
+    from edgewise.tracing.traces import Traces as Traces
     from edgewise.training.sparsify.config import SparsifyConfig as SparsifyConfig
     from edgewise.training.sparsify.loop import SparsifyResult as SparsifyResult
     from edgewise.training.sparsify.loop import sparsify as sparsify
@@ -81,6 +82,7 @@ _HOME = {
     "Task": "tasks.pairs",
     "Trace": "tracing.result",
     "TraceConfig": "tracing.config",
+    "Traces": "tracing.traces",
     "Transcoder": "training.transcoder.transcoder",
     "TranscoderConfig": "training.transcoder.config",
     "collect_flow": "flow.collect",
@@ -107,7 +109,7 @@ _HOME = {
     "save_figure": "plots.style",
     "sparsify": "training.sparsify.loop",
     "tap": "gating.tap",
-    "trace": "tracing.explain",
+    "trace": "tracing.trace",
     "train_transcoder": "training.transcoder.train",
 }
 __all__ = sorted(_HOME)  # pyright: ignore

@@ -27,11 +27,9 @@ from edgewise.plots.attention_maps import draw_maps
 from edgewise.plots.circuit import save_circuit_figures
 from edgewise.plots.flow import draw_flow
 from edgewise.plots.style import save_figure
-from edgewise.plots.trace_diagram import draw_trace
 from edgewise.pocket import addition, evaluate, stream, world
 from edgewise.report.page import write_report
 from edgewise.tracing.console import print_traces
-from edgewise.tracing.save import save_traces
 
 OUT = Path("runs/demo")
 HELD_OUT_ROWS = 256
@@ -170,11 +168,14 @@ def circuits(console: Console, out: Path, prompts: int) -> dict[str, Any]:
 def traces(console: Console, out: Path) -> dict[str, Any]:
     """Large to small, through the features of both models, down to the heads."""
     config = edgewise.TraceConfig(out=out)
-    found = save_traces(["pocket", "pocket-sparse"], None, config, Display())
-    save_figure(draw_trace(found), out / "trace-diagram")
+    found = edgewise.trace(["pocket", "pocket-sparse"], config, display=Display())
+    found.save(out)
+    save_figure(found.plot(), out / found.figure_name)
     print_traces(found, config)
     console.print(f"{out}/trace-diagram (svg, pdf, png), {out}/*/trace.json, {out}/graphs for other viewers")
-    return {"trace": {each.kind: {"heads_at_80": len(each.heads_at(0.8)), **each.figures} for each in found}}
+    return {
+        "trace": {trace.kind: {"heads_at_80": len(trace.heads_at(0.8)), **trace.metrics} for trace in found}
+    }
 
 
 def pictures(console: Console, out: Path) -> dict[str, Any]:

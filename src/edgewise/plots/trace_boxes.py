@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from edgewise.core.text import visible
-from edgewise.tracing.result import Cluster, Trace
+from edgewise.tracing.result import Trace
+from edgewise.tracing.schema import Cluster
 
 MOST_BOXES, INFLUENCE = 5, 0.8
 """The fewest clusters with this share of all clusters' influence, but no more than so many."""

@@ -7,7 +7,7 @@ Left, the wall of the dense model's heads; right, the few of the twin; below the
 respond to them, and the output. Drawn from saved traces; everything is placed in points from the top left corner.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
@@ -48,7 +48,7 @@ _CORNER = 26.0  # the width of the little axes
 _WIDTHS = ((6, 134.0), (16, 154.0), (MOST, 186.0))  # of the left panel, for so many heads
 
 
-def draw_trace(traces: Sequence[Trace], key: int | None = None, share: float = 0.8) -> Picture:
+def draw_trace(traces: Trace | Iterable[Trace], key: int | None = None, share: float = 0.8) -> Picture:
     """Draw a trace, or two of the same prompt: the dense model's first, then its twin's.
 
     `key` is the position, counted from 0, from which heads bring something to the last one; by default the position from
@@ -59,6 +59,7 @@ def draw_trace(traces: Sequence[Trace], key: int | None = None, share: float = 0
     between (`Trace.origins`); if its cluster joins words of the same text, that of all of them. What began as an error of
     the transcoder, which nothing explains, does not count there; the caption says how much that is.
     """
+    traces = [traces] if isinstance(traces, Trace) else list(traces)
     key = _checked(traces, key)
     names = model_titles([trace.model for trace in traces], [trace.kind for trace in traces])
     panels = [Carrying(trace, name, key, share) for trace, name in zip(traces, names, strict=True)]
@@ -172,7 +173,7 @@ def _caption(panels: Sequence[Carrying], flow: WordFlow, side: float) -> list[st
     words += (
         f"“{visible(trace.tokens[key])}” ({places}), not counting what began as an error of the transcoder"
     )
-    errors = trace.figures.get("influence_of_errors")
+    errors = trace.metrics.get("influence_of_errors")
     words += f", {percent(errors)} of all." if errors is not None else "."
     transcoders = [*dict.fromkeys(visible(heads.trace.transcoder, 40) for heads in panels)]
     shown, count = len(flow.words.labels), len(trace.tokens)

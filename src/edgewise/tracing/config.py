@@ -1,4 +1,4 @@
-"""What can be asked of a trace: one dataclass is the API, the command line and its help."""
+"""Options of a trace: one dataclass is the API, the command line and its help."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,10 @@ class TraceConfig:
     """Folder for trace.json, its arrays, the diagram and the graph that other viewers read."""
     logit: str | None = None
     """The token to explain; if not given, the most likely ones that have 95 % of the probability together."""
-    nodes: float = 0.8
+    node_threshold: float = 0.8
     """Share of the influence on the logits that the kept features and errors have."""
-    edges: float = 0.98
-    """Share of the flow among them that the kept edges have."""
+    edge_threshold: float = 0.98
+    """Share of the flow among them that the kept links have."""
     share: float = 0.8
     """Share of what attention carries, for which the fewest heads are named."""
     data: tuple[str, ...] | None = None
@@ -30,13 +30,13 @@ class TraceConfig:
     most comes if not given."""
 
     def __post_init__(self) -> None:
-        for flag, value in {"--nodes": self.nodes, "--edges": self.edges, "--share": self.share}.items():
-            if not 0 < value <= 1:
-                raise EdgewiseError(f"{flag} must be above 0 and at most 1, not {value}")
+        for name in ("node_threshold", "edge_threshold", "share"):
+            if not 0 < (value := getattr(self, name)) <= 1:
+                raise EdgewiseError(f"`{name}` must be above 0 and at most 1, not {value}")
         if self.key is not None and self.key < 1:
-            raise EdgewiseError(f"--key counts tokens from 1, so it cannot be {self.key}")
+            raise EdgewiseError(f"`key` counts tokens from 1, so it cannot be {self.key}")
 
     @property
-    def key_place(self) -> int | None:
+    def key_position(self) -> int | None:
         """The key's position, counted from 0 as everywhere in Python."""
         return None if self.key is None else self.key - 1

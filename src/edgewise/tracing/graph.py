@@ -1,12 +1,13 @@
-"""The attribution graph: who contributes how much to whom, exactly.
+"""The attribution graph: what each source contributes to each target, exactly.
 
-Sources write to the residual stream of the frozen pass: the embedding of each token, each active feature (to the MLP
-outputs of its own and later layers), and what the transcoder misses of each MLP's output (an error). Targets read it: active
-features and logits. The weight of an edge is the source's contribution to the target's preactivation or logit, so that
+Sources write to the residual stream of the linearised pass: the embedding of each token, each active feature (to the MLP
+outputs of its own and later layers), and the transcoder's reconstruction error of each MLP output. Targets read it: active
+features and logits. The weight of a link (an edge of this graph; "edge" alone means an attention edge in this package) is
+the source's contribution to the target's preactivation or logit, so that
 
     sum over sources + bias = preactivation (logit)
 
-and whatever is not a source, all constants, is in the bias. Attention is inside the edges; `shares.py` takes it out.
+and whatever is not a source, all constants, is in the bias. Attention is inside the links; `head_shares.py` splits it.
 """
 
 from dataclasses import dataclass
@@ -16,21 +17,22 @@ import torch
 from torch import Tensor
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.tracing.linearised import Frozen
+from edgewise.tracing.linearised import LinearisedPass
+from edgewise.tracing.target_logits import TargetLogits
 from edgewise.training.transcoder.transcoder import Transcoder
 
 BATCH_BYTES = 256 << 20
 """Of gradients at once."""
-CLOSES = 1e-3
-"""Relative; beyond, a trace is refused: something about the model was not understood."""
+MAX_CLOSURE = 1e-3
+"""Relative error of the sums above which a model is refused: it is not the linear function that the graph assumes."""
 
 
 @dataclass(frozen=True)
-class Features:
-    """Active features, by layer."""
+class ActiveFeatures:
+    """The n active features, sorted by layer."""
 
     layer: Tensor  # int64 [n]
-    number: Tensor  # int64 [n]
+    index: Tensor  # int64 [n]: in the layer's dictionary
     position: Tensor  # int64 [n]
     activation: Tensor  # [n]
 
@@ -43,157 +45,137 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Readout:
-    """The logits that are explained: each minus the mean over the vocabulary, which no probability depends on."""
-
-    tokens: Tensor  # int64 [K]
-    probability: Tensor  # [K]
-    direction: Tensor  # [K, D]
-    bias: Tensor  # [K]
-    value: Tensor  # [K]: what the model gave
-
-    @property
-    def weights(self) -> Tensor:  # [K]
-        """How much each counts: its probability among them."""
-        return self.probability / self.probability.sum()
-
-
-@dataclass(frozen=True)
 class Graph:
-    """All edges of a prompt. Sources: T embeddings, n features, L * T errors. Targets: the n features, then K logits."""
+    """All links of a prompt. Sources: T embeddings, n features, L * T errors. Targets: the n features, then K logits."""
 
-    frozen: Frozen
+    linear: LinearisedPass
     transcoder: Transcoder
-    features: Features
+    features: ActiveFeatures
     errors: Tensor
-    """What the transcoder misses of the MLPs' outputs, [L, T, D]."""
-    readout: Readout
-    edges: Tensor
-    """[targets, sources]"""
+    """MLP outputs minus the transcoder's reconstruction, [L, T, D]."""
+    logits: TargetLogits
+    adjacency: Tensor
+    """Weights of all links, [targets, sources]."""
     bias: Tensor
     """[targets]"""
     value: Tensor
-    """Of the targets: preactivation, logit."""
+    """Preactivations and logits, [targets]."""
 
     @property
-    def sources(self) -> int:
-        return self.edges.shape[1]
+    def n_sources(self) -> int:
+        return self.adjacency.shape[1]
 
     @property
-    def targets(self) -> int:
-        return self.edges.shape[0]
+    def n_targets(self) -> int:
+        return self.adjacency.shape[0]
 
     @property
     def feature_sources(self) -> slice:
-        return slice(self.frozen.length, self.frozen.length + len(self.features))
+        return slice(self.linear.length, self.linear.length + len(self.features))
 
     @cached_property
     def closure(self) -> float:
-        """The largest error of a target's sum, relative to the largest value of its kind."""
-        off = (self.edges.double().sum(1) + self.bias - self.value).abs()
+        """The largest error of a target's sum, relative to the largest preactivation or logit."""
+        error = (self.adjacency.double().sum(1) + self.bias - self.value).abs()
         count = len(self.features)
-        parts = [(off[:count], self.value[:count]), (off[count:], self.value[count:])]
+        kinds = [(error[:count], self.value[:count]), (error[count:], self.value[count:])]
         return max(
-            ((o.max() / v.abs().max().clamp_min(1e-6)).item() for o, v in parts if len(o)), default=0.0
+            ((e.max() / v.abs().max().clamp_min(1e-6)).item() for e, v in kinds if len(e)), default=0.0
         )
 
-    # ---------------------------------------------------------------------------------------- where sources and targets are
+    # ------------------------------------------------------------------------------ layers and positions of sources, targets
 
-    def written_at(self, sources: Tensor) -> tuple[Tensor, Tensor]:  # int64 [m] -> 2 x int64 [m]
-        """The layer whose MLP writes each source first, -1 for embeddings, and its position."""
-        length = self.frozen.length
-        layers, positions = torch.arange(len(self.frozen.layers)), torch.arange(length)
+    def source_location(self, sources: Tensor) -> tuple[Tensor, Tensor]:  # int64 [m] -> 2 x int64 [m]
+        """The layer whose MLP writes each source first, -1 for embeddings; and its position."""
+        length = self.linear.length
+        layers, positions = torch.arange(len(self.linear.layers)), torch.arange(length)
         layer = [torch.full((length,), -1), self.features.layer, layers.repeat_interleave(length)]
         position = [positions, self.features.position, positions.repeat(len(layers))]
         return torch.cat(layer)[sources], torch.cat(position)[sources]
 
-    def read_at(self, targets: Tensor) -> Tensor:  # int64 [m] -> int64 [m]
+    def target_layer(self, targets: Tensor) -> Tensor:  # int64 [m] -> int64 [m]
         """The layer whose MLP reads each target; the last one for logits, which come after it."""
-        last = torch.full((len(self.readout.tokens),), len(self.frozen.layers) - 1)
+        last = torch.full((len(self.logits.tokens),), len(self.linear.layers) - 1)
         return torch.cat([self.features.layer, last])[targets]
 
-    # -------------------------------------------------------------------------------------- sources and targets as vectors
+    # --------------------------------------------------------------------------------------- sources and targets as vectors
 
-    def written(self, sources: Tensor, layer: int) -> Tensor | None:  # int64 [m] -> [m, T, D]
-        """What some sources write where MLP `layer` writes; None if none of them does."""
-        length, count = self.frozen.length, len(self.features)
-        out = torch.zeros(len(sources), length, self.frozen.width)
+    def source_embedding(self, sources: Tensor) -> Tensor:  # int64 [m] -> [m, T, D]
+        """What some sources write to the embedding."""
+        out = torch.zeros(len(sources), self.linear.length, self.linear.width)
+        rows = (sources < self.linear.length).nonzero()[:, 0]
+        out[rows, sources[rows]] = self.linear.embedding[sources[rows]]
+        return out
+
+    def source_write(self, sources: Tensor, layer: int) -> Tensor | None:  # int64 [m] -> [m, T, D]
+        """What some sources write to the output of MLP `layer`; None if none of them does."""
+        length, count = self.linear.length, len(self.features)
+        out = torch.zeros(len(sources), length, self.linear.width)
         feature = sources - length
-        is_feature = (feature >= 0) & (feature < count)
-        rows = is_feature.nonzero()[:, 0]
+        rows = ((feature >= 0) & (feature < count)).nonzero()[:, 0]
         rows = rows[self.features.layer[feature[rows]] <= layer]
-        found = feature[rows]
-        for own in self.features.layer[found].unique().tolist():
-            which = self.features.layer[found] == own
-            ids, at = found[which], rows[which]
-            vector = self.transcoder.writes_to(layer, own, self.features.number[ids])
-            out[at, self.features.position[ids]] = vector * self.features.activation[ids, None]
+        features = feature[rows]
+        for own_layer in self.features.layer[features].unique().tolist():
+            of_layer = self.features.layer[features] == own_layer
+            ids, at = features[of_layer], rows[of_layer]
+            vectors = self.transcoder.writes_to(layer, own_layer, self.features.index[ids])
+            out[at, self.features.position[ids]] = vectors * self.features.activation[ids, None]
         error = feature - count
         for row in ((error >= 0) & (error // length == layer)).nonzero()[:, 0].tolist():
             position = int(error[row]) % length
             out[row, position] = self.errors[layer, position]
         return out if out.any() else None
 
-    def started(self, sources: Tensor) -> Tensor:  # int64 [m] -> [m, T, D]
-        """What some sources give to the first layer: the embeddings."""
-        out = torch.zeros(len(sources), self.frozen.length, self.frozen.width)
-        rows = (sources < self.frozen.length).nonzero()[:, 0]
-        out[rows, sources[rows]] = self.frozen.embedding[sources[rows]]
-        return out
-
-    def read(self, targets: Tensor, layer: int) -> Tensor | None:  # int64 [m] -> [m, T, D]
-        """The gradient of some targets at what MLP `layer` reads, before its norm."""
-        is_here = targets < len(self.features)
-        rows = is_here.nonzero()[:, 0]
+    def target_gradient(self, targets: Tensor, layer: int) -> Tensor | None:  # int64 [m] -> [m, T, D]
+        """Gradient of some targets at the input of MLP `layer`, before its norm; None if none of them reads it."""
+        rows = (targets < len(self.features)).nonzero()[:, 0]
         rows = rows[self.features.layer[targets[rows]] == layer]
         if not len(rows):
             return None
-        out = torch.zeros(len(targets), self.frozen.length, self.frozen.width)
+        out = torch.zeros(len(targets), self.linear.length, self.linear.width)
         ids = targets[rows]
         encoders, _ = self.transcoder.reads(layer)
-        out[rows, self.features.position[ids]] = encoders[self.features.number[ids]]
-        return self.frozen.layers[layer].norm_2.pull(out)
+        out[rows, self.features.position[ids]] = encoders[self.features.index[ids]]
+        return self.linear.layers[layer].norm_2.pull(out)
 
-    def ended(self, targets: Tensor) -> Tensor:  # int64 [m] -> [m, T, D]
-        """The gradient of some targets at the final residual stream: the logits."""
-        out = torch.zeros(len(targets), self.frozen.length, self.frozen.width)
+    def final_gradient(self, targets: Tensor) -> Tensor:  # int64 [m] -> [m, T, D]
+        """Gradient of some targets at the final residual stream: that of the logits."""
+        out = torch.zeros(len(targets), self.linear.length, self.linear.width)
         rows = (targets >= len(self.features)).nonzero()[:, 0]
-        out[rows, -1] = self.readout.direction[targets[rows] - len(self.features)]
-        return self.frozen.final_norm.pull(out)
+        out[rows, -1] = self.logits.direction[targets[rows] - len(self.features)]
+        return self.linear.final_norm.pull(out)
 
 
 @torch.no_grad()
-def build_graph(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> Graph:
-    """All edges, by one walk back for each target, many targets at a time."""
-    features, preactivation = _active(frozen, transcoder)
-    errors = frozen.mlp_outputs - transcoder.decode(transcoder.encode(frozen.mlp_inputs))
-    count, length = len(features), frozen.length
-    if not count:
+def build_graph(linear: LinearisedPass, transcoder: Transcoder, logits: TargetLogits) -> Graph:
+    """Compute all links, by one backward pass for each target, many targets at a time."""
+    features, preactivation = _active_features(linear, transcoder)
+    if not len(features):
         raise EdgewiseError(
             "no feature of the transcoder is active on this prompt: was it trained on text like it?"
         )
-    targets = count + len(readout.tokens)
-    bias, value = torch.empty(targets), torch.cat([preactivation, readout.value])
-    for layer in range(len(frozen.layers)):
-        part = features.of_layer(layer)
-        encoders, own = transcoder.reads(layer)
-        picked = features.number[part]
-        bias[part] = encoders[picked] @ frozen.layers[layer].norm_2.shift + own[picked]
-    bias[count:] = readout.direction @ frozen.final_norm.shift + readout.bias
+    errors = linear.mlp_outputs - transcoder.decode(transcoder.encode(linear.mlp_inputs))
+    bias = torch.cat(
+        [
+            _feature_bias(linear, transcoder, features),
+            logits.direction @ linear.final_norm.shift + logits.bias,
+        ]
+    )
+    n_sources = linear.length + len(features) + errors.shape[0] * linear.length
     graph = Graph(
-        frozen,
+        linear,
         transcoder,
         features,
         errors,
-        readout,
-        torch.zeros(targets, length + count + errors.shape[0] * length),
+        logits,
+        torch.zeros(len(bias), n_sources),
         bias,
-        value,
+        torch.cat([preactivation, logits.value]),
     )
-    batch = max(1, BATCH_BYTES // (4 * length * frozen.width * (len(frozen.layers) + 4)))
-    for some in torch.arange(targets).split(batch):
-        _fill(graph, some)
-    if not graph.closure < CLOSES:
+    batch = max(1, BATCH_BYTES // (4 * linear.length * linear.width * (len(linear.layers) + 4)))
+    for targets in torch.arange(graph.n_targets).split(batch):
+        _fill_links(graph, targets)
+    if not graph.closure < MAX_CLOSURE:
         raise EdgewiseError(
             f"the contributions do not add up to the model's values ({graph.closure:.1%} off): its logits are no linear "
             "readout of its residual stream, and it cannot be traced"
@@ -201,38 +183,54 @@ def build_graph(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> Gra
     return graph
 
 
-def _active(frozen: Frozen, transcoder: Transcoder) -> tuple[Features, Tensor]:
+def _active_features(
+    linear: LinearisedPass, transcoder: Transcoder
+) -> tuple[ActiveFeatures, Tensor]:  # -> [n]
     """The active features, and the preactivation of each."""
-    activation = transcoder.encode(frozen.mlp_inputs)  # [L, T, F]
-    layer, position, number = activation.nonzero(as_tuple=True)
-    values = activation[layer, position, number]
-    preactivation = transcoder.preactivations(frozen.mlp_inputs)[layer, position, number]
-    return Features(layer, number, position, values), preactivation
+    activation = transcoder.encode(linear.mlp_inputs)  # [L, T, F]
+    layer, position, index = activation.nonzero(as_tuple=True)
+    values = activation[layer, position, index]
+    preactivation = transcoder.preactivations(linear.mlp_inputs)[layer, position, index]
+    return ActiveFeatures(layer, index, position, values), preactivation
 
 
-def _fill(graph: Graph, targets: Tensor) -> None:
-    """The edges into some targets."""
-    frozen, features, transcoder = graph.frozen, graph.features, graph.transcoder
-    length, count = frozen.length, len(features)
-    at_mlps: dict[int, Tensor] = {}
+def _feature_bias(linear: LinearisedPass, transcoder: Transcoder, features: ActiveFeatures) -> Tensor:  # [n]
+    """Preactivation of each feature for an MLP input of nothing but the norm's shift."""
+    bias = torch.empty(len(features))
+    for number, layer in enumerate(linear.layers):
+        of_layer = features.of_layer(number)
+        encoders, encoder_bias = transcoder.reads(number)
+        index = features.index[of_layer]
+        bias[of_layer] = encoders[index] @ layer.norm_2.shift + encoder_bias[index]
+    return bias
+
+
+def _fill_links(graph: Graph, targets: Tensor) -> None:
+    """Compute the links into some targets, and add attention's and the decoder's constants to their biases."""
+    linear, features, transcoder = graph.linear, graph.features, graph.transcoder
+    length, count = linear.length, len(features)
+    mlp_gradients: dict[int, Tensor] = {}
 
     def visit(layer: int, at_mlp: Tensor, at_attention: Tensor, at_heads: Tensor) -> None:
-        at_mlps[layer] = at_mlp
+        mlp_gradients[layer] = at_mlp
         graph.bias[targets] += torch.einsum("mtd,d->m", at_mlp, transcoder.output_bias[layer])
-        graph.bias[targets] += torch.einsum("mtd,td->m", at_attention, frozen.layers[layer].constant)
+        graph.bias[targets] += torch.einsum("mtd,td->m", at_attention, linear.layers[layer].constant)
 
-    at_start = frozen.pull(graph.ended(targets), lambda layer, _: graph.read(targets, layer), visit)
-    graph.edges[targets, :length] = (at_start * frozen.embedding).sum(-1)
-    for layer, at_mlp in at_mlps.items():
+    at_embedding = linear.pull(
+        graph.final_gradient(targets), lambda layer, _: graph.target_gradient(targets, layer), visit
+    )
+    graph.adjacency[targets, :length] = (at_embedding * linear.embedding).sum(-1)
+    for layer, at_mlp in mlp_gradients.items():
         first = length + count + layer * length
-        graph.edges[targets, first : first + length] = (at_mlp * graph.errors[layer]).sum(-1)
-    for layer in range(len(frozen.layers)):
-        part = features.of_layer(layer)
-        number, position = features.number[part], features.position[part]
-        total = torch.zeros(len(targets), len(number))
-        places = [(p, (position == p).nonzero()[:, 0]) for p in position.unique().tolist()]
-        for later in range(layer, len(frozen.layers)):
-            writes = transcoder.writes_to(later, layer, number)
-            for p, at in places:  # one product for each position: nothing is gathered for pairs
-                total[:, at] += at_mlps[later][:, p] @ writes[at].T
-        graph.edges[targets, length + part.start : length + part.stop] = total * features.activation[part]
+        graph.adjacency[targets, first : first + length] = (at_mlp * graph.errors[layer]).sum(-1)
+    for layer in range(len(linear.layers)):
+        of_layer = features.of_layer(layer)
+        index, position = features.index[of_layer], features.position[of_layer]
+        total = torch.zeros(len(targets), len(index))
+        by_position = [(p, (position == p).nonzero()[:, 0]) for p in position.unique().tolist()]
+        for later in range(layer, len(linear.layers)):
+            writes = transcoder.writes_to(later, layer, index)
+            for p, at in by_position:  # one product for each position: nothing is gathered for pairs
+                total[:, at] += mlp_gradients[later][:, p] @ writes[at].T
+        sources = slice(length + of_layer.start, length + of_layer.stop)
+        graph.adjacency[targets, sources] = total * features.activation[of_layer]

@@ -1,9 +1,9 @@
-"""Which nodes and edges matter for the logits, and which may be left out of the picture.
+"""Influence of nodes and links on the logits, and pruning by it.
 
-The influence of a node is the share of the logits that comes through it: each target's inputs, as absolute values, add up to
-1, and a node's influence is the sum over targets of (the target's influence * the node's share in it), from the logits
-(each with its probability) down. The flow of an edge is that product for the edge alone. Only features and logits have
-inputs, so embeddings and errors are where the flow ends, and theirs add up to 1.
+The influence of a node is the share of the logits that comes through it: the absolute weights of the links into each target
+are normalised to add up to 1, and a node's influence is the sum over targets of (the target's influence * the node's share
+of its input), from the logits (each weighted by its probability) down. The flow of a link is that product for the link
+alone. Only features and logits have inputs, so the influences of embeddings and errors add up to 1.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from edgewise.tracing.graph import Graph
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PrunedGraph:
     """What is kept of a graph."""
 
     sources: Tensor
@@ -23,7 +23,7 @@ class Pruned:
     targets: Tensor
     """Kept, int64: features, logits, numbered as in the graph."""
     links: Tensor
-    """Kept, int64 [e, 2]: places in `targets` and in `sources`."""
+    """Kept, int64 [e, 2]: indices into `targets` and into `sources`."""
     influence: Tensor
     """Of every source of the graph, before pruning, [sources]."""
     flow: Tensor
@@ -31,68 +31,80 @@ class Pruned:
     kept: float
     """The share of the influence of features and errors that belongs to those kept."""
 
-
-def influence(shares: Tensor, logits: Tensor, graph: Graph) -> Tensor:  # [targets, sources], [K] -> [sources]
-    """Of each source, from the logits down."""
-    count, feature_sources = len(graph.features), graph.feature_sources
-    of_target = torch.cat([torch.zeros(count), logits])
-    total = logits @ shares[count:]
-    for layer in reversed(range(len(graph.frozen.layers))):
-        part = graph.features.of_layer(layer)
-        of_target[part] = total[feature_sources][part]
-        total = total + of_target[part] @ shares[part]
-    return total
+    def ends(self, link: int) -> tuple[int, int]:
+        """Target and source of a kept link, numbered as in the graph."""
+        target, source = self.links[link].tolist()
+        return int(self.targets[target]), int(self.sources[source])
 
 
-def shares_of(edges: Tensor) -> Tensor:  # [targets, sources]
-    """Absolute values, adding up to 1 for each target."""
-    size = edges.abs()
+def prune(graph: Graph, node_threshold: float, edge_threshold: float) -> PrunedGraph:
+    """Keep the smallest set of features and errors with a share of the influence, all tokens and logits; then the smallest
+    set of links among them with a share of the flow."""
+    count, length, n_logits = len(graph.features), graph.linear.length, len(graph.logits.tokens)
+    all_influence = influence(input_shares(graph.adjacency), graph)
+    inner = all_influence[length:]
+    keep = torch.zeros(graph.n_sources, dtype=torch.bool)
+    keep[:length] = True
+    keep[length:][smallest_set(inner, node_threshold)] = True
+    keep_target = torch.cat([keep[graph.feature_sources], torch.ones(n_logits, dtype=torch.bool)])
+    flow = _flow(graph.adjacency * keep_target[:, None] * keep, graph)
+    used = torch.zeros(flow.numel(), dtype=torch.bool)
+    used[smallest_set(flow.flatten(), edge_threshold)] = True
+    used = _drop_dead_ends(used.view_as(flow), graph)
+    sources = (used.any(0) | (torch.arange(graph.n_sources) < length)).nonzero()[:, 0]
+    targets = torch.cat([used.any(1)[:count], torch.ones(n_logits, dtype=torch.bool)]).nonzero()[:, 0]
+    links = used[targets][:, sources].nonzero()
+    kept_inner = inner[sources[sources >= length] - length]
+    return PrunedGraph(
+        sources,
+        targets,
+        links,
+        all_influence,
+        flow[targets[links[:, 0]], sources[links[:, 1]]],
+        (kept_inner.sum() / inner.sum().clamp_min(1e-30)).item(),
+    )
+
+
+def input_shares(adjacency: Tensor) -> Tensor:  # [targets, sources]
+    """Absolute weights, normalised to add up to 1 for each target."""
+    size = adjacency.abs()
     return size / size.sum(1, keepdim=True).clamp_min(1e-30)
 
 
-def prune(graph: Graph, node_share: float, edge_share: float) -> Pruned:
-    """Keep the smallest set of features and errors with a share of the influence, all tokens and logits; then the smallest
-    set of edges among them with a share of the flow."""
-    count, length = len(graph.features), graph.frozen.length
-    logits = graph.readout.weights
-    whole = influence(shares_of(graph.edges), logits, graph)
-    inner = whole[length:]
-    keep = torch.zeros(graph.sources, dtype=torch.bool)
-    keep[:length] = True
-    keep[length:][smallest_set(inner, node_share)] = True
-    rows = torch.cat([keep[graph.feature_sources], torch.ones(len(logits), dtype=torch.bool)])
-    edges = graph.edges * rows[:, None] * keep
-    shares = shares_of(edges)
-    flow = _flow(shares, logits, graph)
-    links = smallest_set(flow.flatten(), edge_share)
-    used = torch.zeros_like(edges, dtype=torch.bool).flatten()
-    used[links] = True
-    used = used.view_as(edges)
-    # a feature whose inputs or outputs have all gone is left hanging
+def influence(shares: Tensor, graph: Graph) -> Tensor:  # [targets, sources] -> [sources]
+    """Influence of each source on the logits, layer by layer from the logits down."""
+    count, feature_sources, logits = len(graph.features), graph.feature_sources, graph.logits.weights
+    of_target = torch.cat([torch.zeros(count), logits])
+    total = logits @ shares[count:]
+    for layer in reversed(range(len(graph.linear.layers))):
+        of_layer = graph.features.of_layer(layer)
+        of_target[of_layer] = total[feature_sources][of_layer]
+        total = total + of_target[of_layer] @ shares[of_layer]
+    return total
+
+
+def _flow(adjacency: Tensor, graph: Graph) -> Tensor:  # [targets, sources] -> [targets, sources]
+    """Flow of each link: the target's influence times the source's share of its input."""
+    shares = input_shares(adjacency)
+    total = influence(shares, graph)
+    return torch.cat([total[graph.feature_sources], graph.logits.weights])[:, None] * shares
+
+
+def _drop_dead_ends(used: Tensor, graph: Graph) -> Tensor:  # bool [targets, sources]
+    """Drop features without inputs or without outputs, and their links, until none is left."""
+    count = len(graph.features)
     while True:
-        reads = used.any(0)[graph.feature_sources] & used.any(1)[:count]
-        hanging = used.clone()
-        hanging[:count] &= reads[:, None]
-        hanging[:, graph.feature_sources] &= reads
-        if torch.equal(hanging, used):
-            break
-        used = hanging
-    sources = (used.any(0) | (torch.arange(graph.sources) < length)).nonzero()[:, 0]
-    targets = torch.cat([used.any(1)[:count], torch.ones(len(logits), dtype=torch.bool)]).nonzero()[:, 0]
-    links = used[targets][:, sources].nonzero()
-    kept_flow = flow[targets[links[:, 0]], sources[links[:, 1]]]
-    is_inner = sources[sources >= length] - length
-    kept = inner[is_inner].sum() / inner.sum().clamp_min(1e-30)
-    return Pruned(sources, targets, links, whole, kept_flow, kept.item())
-
-
-def _flow(shares: Tensor, logits: Tensor, graph: Graph) -> Tensor:  # -> [targets, sources]
-    total = influence(shares, logits, graph)
-    return torch.cat([total[graph.feature_sources], logits])[:, None] * shares
+        connected = used.any(0)[graph.feature_sources] & used.any(1)[:count]
+        remaining = used.clone()
+        remaining[:count] &= connected[:, None]
+        remaining[:, graph.feature_sources] &= connected
+        if torch.equal(remaining, used):
+            return used
+        used = remaining
 
 
 def smallest_set(values: Tensor, share: float) -> Tensor:  # [n] -> int64 [k]
-    """The fewest whose values, none negative, have at least a share of the sum; largest first."""
+    """Indices of the fewest non-negative values with at least a share of the sum, largest first."""
     ordered, order = values.double().sort(descending=True)
     total = ordered.sum()
     if not total > 0:

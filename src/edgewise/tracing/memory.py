@@ -1,4 +1,4 @@
-"""How much memory a trace takes at its peak."""
+"""Peak memory of a trace, projected before its two large steps."""
 
 from dataclasses import dataclass
 
@@ -6,68 +6,70 @@ import psutil
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.memory import most_with
-from edgewise.tracing.graph import BATCH_BYTES, Graph, Readout
+from edgewise.tracing.graph import BATCH_BYTES, Graph
 from edgewise.tracing.head_shares import KEPT_BYTES, bytes_of_kept
-from edgewise.tracing.influence import Pruned
-from edgewise.tracing.linearised import Frozen
+from edgewise.tracing.influence import PrunedGraph
+from edgewise.tracing.linearised import LinearisedPass
+from edgewise.tracing.target_logits import TargetLogits
 from edgewise.training.transcoder.transcoder import Transcoder
 
 KEPT = 0.17
-"""Share of the active features that pruning leaves, `pocket`'s on eight tokens."""
+"""Share of the active features that pruning leaves: `pocket`'s on eight tokens."""
 LINKS = 12
-"""Links of each that is left, there. Where a transcoder misses much there are many more."""
+"""Links of each kept feature, there. A transcoder with large errors leaves many more."""
 PRUNING = 48
 """Bytes for each pair of a target and a source while the graph is pruned: four such matrices, and the sorting of one in
 double precision with its order."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What will be computed, and what that takes."""
+class MemoryPlan:
+    """What a step computes, and the memory that this takes."""
 
     what: str
-    more: int
-    """Bytes, beside what the process holds already."""
-    instead: str
+    bytes: int
+    """In addition to what the process holds already."""
+    advice: str
     """What to do if it does not fit."""
 
     def __str__(self) -> str:
-        return f"{self.what}; memory about {most_with(self.more) / 2**30:.1f} GB in all"
+        return f"{self.what}; memory about {most_with(self.bytes) / 2**30:.1f} GB in all"
 
-    def check_fits(self) -> None:
-        free = psutil.virtual_memory().available
-        if self.more > free:
+    def check_fits(self, memory_limit: int | None = None) -> None:
+        """Refuse what takes more than `memory_limit` bytes; more than is free if not given."""
+        free = psutil.virtual_memory().available if memory_limit is None else memory_limit
+        if self.bytes > free:
             raise EdgewiseError(
-                f"{self.what}, which would take {self.more / 2**30:.1f} GB where {free / 2**30:.1f} are free; {self.instead}"
+                f"{self.what}, which would take {self.bytes / 2**30:.1f} GB where {free / 2**30:.1f} are free; {self.advice}"
             )
 
 
-def plan_graph(frozen: Frozen, transcoder: Transcoder, readout: Readout) -> Plan:
-    """Of all edges, and of pruning them."""
-    active = int((transcoder.encode(frozen.mlp_inputs) > 0).sum())
-    pairs = (active + len(readout.tokens)) * (frozen.length + active + len(frozen.layers) * frozen.length)
-    return Plan(
-        f"the graph of {active:,} active features on {frozen.length} tokens",
+def plan_graph(linear: LinearisedPass, transcoder: Transcoder, logits: TargetLogits) -> MemoryPlan:
+    """Memory of the matrix of all links, and of pruning it."""
+    active = int((transcoder.encode(linear.mlp_inputs) > 0).sum())
+    pairs = (active + len(logits.tokens)) * (linear.length + active + len(linear.layers) * linear.length)
+    return MemoryPlan(
+        f"the graph of {active:,} active features on {linear.length} tokens",
         of_graph(pairs),
-        "train the transcoder for longer or with a higher --l0, so that fewer are active, or give a shorter prompt",
+        "train the transcoder for longer or with a higher `l0`, so that fewer are active, or give a shorter prompt",
     )
 
 
-def plan_shares(graph: Graph, pruned: Pruned) -> Plan:
-    """Of splitting what is left over the heads."""
-    signed = 4 * len(pruned.links) * graph.frozen.layers[0].weights.shape[0] * len(graph.frozen.layers)
-    return Plan(
-        f"{len(pruned.links):,} links among {len(pruned.sources) + len(graph.readout.tokens):,} nodes, split over heads",
+def plan_shares(graph: Graph, pruned: PrunedGraph) -> MemoryPlan:
+    """Memory of splitting the kept links over the heads."""
+    signed = 4 * len(pruned.links) * graph.linear.n_heads * len(graph.linear.layers)
+    return MemoryPlan(
+        f"{len(pruned.links):,} links among {len(pruned.sources) + len(graph.logits.tokens):,} nodes, split over heads",
         signed + bytes_of_kept(graph, pruned),
-        "keep fewer with --nodes and --edges",
+        "keep fewer with lower values of `node_threshold` and `edge_threshold`",
     )
 
 
 def of_graph(pairs: int) -> int:
-    """The largest of: building the graph, pruning it."""
+    """Bytes of building the graph or of pruning it, whichever takes more, for so many pairs of a target and a source."""
     return max(4 * pairs + 2 * BATCH_BYTES, PRUNING * pairs)
 
 
 def of_stages(pairs: int, carried: int) -> int:
-    """The largest of these, and of splitting what is left over the heads."""
+    """The largest of these, and of splitting the kept links over the heads."""
     return max(of_graph(pairs), 4 * pairs + min(carried, KEPT_BYTES))

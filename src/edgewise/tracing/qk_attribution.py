@@ -1,12 +1,12 @@
-"""Why a head looks where it looks: its score, split over pairs of sources.
+"""QK attribution: why a head attends where it does, its attention score split over pairs of sources.
 
-The score of a head is bilinear in what its query and its key read. With the norm frozen, both are sums over sources, so
+The score of a head is bilinear in what its query and its key read. With the norm linearised, both are sums over sources, so
 
     s(q, k) = scale * sum_ij  (R_q W_Q N r_i(q) + ...) . (R_k W_K N r_j(k) + ...)
 
-where r_i(p) is what source i gives to position p of the stream there, and R turns queries and keys by their position in
-models with rotary embeddings (elsewhere it is the identity). All that is no kept source (biases, the rest) is one more term
-on either side, and the terms add up to the score.
+where r_i(p) is source i's contribution to the residual stream at position p, and R the rotary embedding's rotation of
+queries and keys (elsewhere the identity). All that is no kept source (biases, pruned sources) is one more term on either
+side, and the terms add up to the score.
 """
 
 from contextlib import ExitStack
@@ -21,117 +21,152 @@ from edgewise.gating.tap import tap
 from edgewise.models.architecture import parts_of
 from edgewise.models.hooks import replace_output
 from edgewise.tracing.graph import Graph
+from edgewise.tracing.influence import PrunedGraph
+from edgewise.tracing.schema import Node, QKAttribution
 
-_CLOSE = 1e-3
+MAX_EDGES = 12
+"""Attention edges whose scores are attributed: those with most flow."""
+_MAX_PAIRS = 8  # of an edge, listed
+_TOLERANCE = 1e-3
+
+AttentionEdge = tuple[int, int, int, int]
+"""Layer, head, query, key."""
+
+
+def qk_attributions(
+    model: PreTrainedModel, graph: Graph, pruned: PrunedGraph, cells: Tensor, nodes: list[Node]
+) -> list[QKAttribution]:  # cells: [L, heads, T, T]
+    """Attribute the scores of the attention edges with most flow (`cells`) to pairs of kept nodes."""
+    flow = cells.flatten()
+    order = flow.argsort(descending=True)[:MAX_EDGES]
+    order = order[flow[order] > 0]
+    edges: list[AttentionEdge] = [
+        tuple(int(i) for i in torch.unravel_index(index, cells.shape))  # pyright: ignore
+        for index in order
+    ]
+    names = [*(node.id for node in nodes[: len(pruned.sources)]), "rest"]
+    return [
+        _largest_pairs(scores, names, graph)
+        for scores in attribute_scores(model, graph, pruned.sources, edges)
+    ]
 
 
 @dataclass(frozen=True)
-class Look:
-    """One attention edge's score."""
+class PairScores:
+    """One attention edge's score, split over all pairs of sources."""
 
-    layer: int
-    head: int
-    query: int
-    key: int
+    edge: AttentionEdge
     score: float
     pairs: Tensor
-    """What each pair of sources adds, [m + 1, m + 1]: the query's by the key's. The last is all the rest."""
+    """Contributions of pairs, [m + 1, m + 1]: the query's source by the key's. The last of each is all the rest."""
 
 
-@dataclass(frozen=True)
-class _Side:
-    """How a head's queries or keys are made from the stream."""
-
-    weight: Tensor  # [heads, D, d]
-    turned: Tensor  # R, [T, d, d]
-    used: Tensor  # as they met, [heads, T, d]
-
-    def made(self, head: int, position: int, normed: Tensor) -> Tensor:  # [m, D] -> [m + 1, d]
-        """What each source gives, and the rest."""
-        parts = normed @ self.weight[head] @ self.turned[position]
-        return torch.cat([parts, (self.used[head, position] - parts.sum(0))[None]])
+def _largest_pairs(scores: PairScores, names: list[str], graph: Graph) -> QKAttribution:
+    largest = scores.pairs.abs().flatten().argsort(descending=True)[:_MAX_PAIRS]
+    q, k = torch.unravel_index(largest, scores.pairs.shape)
+    pairs = [
+        (names[i], names[j], scores.pairs[i, j].item()) for i, j in zip(q.tolist(), k.tolist(), strict=True)
+    ]
+    layer, head, query, key = scores.edge
+    weight = graph.linear.layers[layer].weights[head, query, key].item()
+    rest = scores.score - sum(value for _, _, value in pairs)
+    return QKAttribution(layer, head, query, key, weight, scores.score, rest, pairs)
 
 
 @torch.no_grad()
-def looks(
-    model: PreTrainedModel, graph: Graph, sources: Tensor, cells: list[tuple[int, int, int, int]]
-) -> list[Look]:
-    """Of each attention edge (layer, head, query, key), what some sources contribute to its score."""
-    frozen = graph.frozen
-    streams: dict[int, Tensor] = {}
+def attribute_scores(
+    model: PreTrainedModel, graph: Graph, sources: Tensor, edges: list[AttentionEdge]
+) -> list[PairScores]:  # int64 [m]
+    """Split the scores of attention edges over pairs of some sources."""
+    linear = graph.linear
+    residuals: dict[int, Tensor] = {}  # what each source contributes to a layer's input, [m, T, D]
 
-    def visit(layer: int, r: Tensor, at_heads: Tensor) -> None:
-        if any(layer == cell[0] for cell in cells):
-            streams[layer] = r
+    def visit(layer: int, r: Tensor, head_values: Tensor) -> None:
+        if any(layer == edge[0] for edge in edges):
+            residuals[layer] = r
 
-    frozen.push(graph.started(sources), lambda layer: graph.written(sources, layer), visit)
-    sides = _sides(model, graph)
-    found = []
-    for layer, head, query, key in cells:
-        normed = frozen.layers[layer].norm_1.push(streams[layer])  # [m, T, D]
-        asks, offers = sides[layer]
-        q, k = asks.made(head, query, normed[:, query]), offers.made(head, key, normed[:, key])
-        score = frozen.scores[layer][head, query, key].item()
-        found.append(Look(layer, head, query, key, score, _scale(graph, layer) * q @ k.T))
-    return found
+    linear.push(graph.source_embedding(sources), lambda layer: graph.source_write(sources, layer), visit)
+    projections = _projections(model, graph)
+    split = []
+    for layer, head, query, key in edges:
+        normed = linear.layers[layer].norm_1.push(residuals[layer])  # [m, T, D]
+        queries, keys = projections[layer]
+        q, k = queries.split(head, query, normed[:, query]), keys.split(head, key, normed[:, key])
+        score = linear.scores[layer][head, query, key].item()
+        split.append(PairScores((layer, head, query, key), score, _scale(graph, layer) * q @ k.T))
+    return split
 
 
-def _sides(model: PreTrainedModel, graph: Graph) -> list[tuple[_Side, _Side]]:
-    frozen, parts = graph.frozen, parts_of(model)
-    turned = _turns(model, frozen.ids)
-    found = []
-    for number, layer in enumerate(parts.layers):
-        normed = frozen.layers[number].norm_1
-        x = normed.push(frozen.streams[number]) + normed.shift
-        sides = []
-        for kind, used, turn in zip("qk", (frozen.queries, frozen.keys), turned[number], strict=True):
+@dataclass(frozen=True)
+class _Projection:
+    """How a layer's queries or keys are made from its normed input."""
+
+    weight: Tensor  # [heads, D, d]
+    rotation: Tensor  # R, [T, d, d]
+    recorded: Tensor  # after rotation, [heads, T, d]
+
+    def split(self, head: int, position: int, normed: Tensor) -> Tensor:  # [m, D] -> [m + 1, d]
+        """Each source's contribution to the query or key, and the rest."""
+        contributions = normed @ self.weight[head] @ self.rotation[position]
+        return torch.cat([contributions, (self.recorded[head, position] - contributions.sum(0))[None]])
+
+
+def _projections(model: PreTrainedModel, graph: Graph) -> list[tuple[_Projection, _Projection]]:
+    """Of each layer's queries and keys; refused if they are not what the layer computes."""
+    linear = graph.linear
+    layer_rotations = rotations(model, linear.ids)
+    projections = []
+    for number, layer in enumerate(parts_of(model).layers):
+        norm = linear.layers[number].norm_1
+        x = norm.push(linear.residuals[number]) + norm.shift
+        of_layer = []
+        recorded = (linear.queries[number], linear.keys[number])
+        for kind, actual, rotation in zip("qk", recorded, layer_rotations[number], strict=True):
             weight, bias = layer.weights(kind)
-            made = x @ weight if bias is None else x @ weight + bias
-            got = torch.einsum("htd,tde->hte", made, turn)
-            if not (got - used[number]).abs().max() < _CLOSE * used[number].abs().max():
+            projected = x @ weight if bias is None else x @ weight + bias
+            computed = torch.einsum("htd,tde->hte", projected, rotation)
+            if not (computed - actual).abs().max() < _TOLERANCE * actual.abs().max():
                 raise EdgewiseError(
-                    f"{type(model).__name__} does more to its queries and keys than project and turn them, so why a head "
-                    "looks somewhere cannot be told"
+                    f"{type(model).__name__} does more to its queries and keys than project and rotate them, so attention "
+                    "scores cannot be attributed"
                 )
             group = layer.heads // len(weight)
-            sides.append(
-                _Side(weight.repeat_interleave(group, 0), turn, used[number].repeat_interleave(group, 0))
+            of_layer.append(
+                _Projection(weight.repeat_interleave(group, 0), rotation, actual.repeat_interleave(group, 0))
             )
-        found.append(tuple(sides))
-    return found
+        projections.append(tuple(of_layer))
+    return projections
 
 
-def _turns(
-    model: PreTrainedModel, ids: Tensor
-) -> list[tuple[Tensor, Tensor]]:  # of each layer: [T, d, d] twice
-    """R for queries and for keys, by sending each unit vector through."""
-    parts = parts_of(model)
-    d = parts.layers[0].columns["q"][1].shape[1]
+def rotations(model: PreTrainedModel, ids: Tensor) -> list[tuple[Tensor, Tensor]]:  # [T, d, d] twice a layer
+    """R of each layer for queries and for keys, by passing each unit vector through."""
+    layers = parts_of(model).layers
+    d = layers[0].columns["q"][1].shape[1]
     units = torch.eye(d)[:, None, None]  # [d, 1, 1, d]
     with ExitStack() as stack:
-        for layer in parts.layers:
-            for which, projection in enumerate(layer.projections):
+        for layer in layers:
+            for number, projection in enumerate(layer.projections):
 
-                def send(y: Tensor, which=which, layer=layer) -> Tensor:
+                def send_units(y: Tensor, number=number, layer=layer) -> Tensor:
                     y = y.clone()
                     for kind in "qk":
-                        place, columns = layer.columns[kind]
-                        if place == which:
+                        projection_number, columns = layer.columns[kind]
+                        if projection_number == number:
                             y[..., columns] = units.to(y).expand(-1, y.shape[1], len(columns), -1)
                     return y
 
-                stack.enter_context(replace_output(projection, send))
-        seen = stack.enter_context(tap(model, read=["queries", "keys"]))
+                stack.enter_context(replace_output(projection, send_units))
+        taps = stack.enter_context(tap(model, read=["queries", "keys"]))
         model(input_ids=ids[None].expand(d, -1), use_cache=False)
     return [
-        tuple(seen.last[what][i][:, 0].transpose(0, 1) for what in ("queries", "keys"))  # pyright: ignore
-        for i in range(len(parts.layers))
+        tuple(taps.last[what][i][:, 0].transpose(0, 1) for what in ("queries", "keys"))  # pyright: ignore
+        for i in range(len(layers))
     ]
 
 
 def _scale(graph: Graph, layer: int) -> float:
-    """Of the scores, by what was seen."""
-    q, k, s = graph.frozen.queries[layer], graph.frozen.keys[layer], graph.frozen.scores[layer]
+    """The scores' factor, from recorded queries, keys and scores by least squares."""
+    q, k, s = graph.linear.queries[layer], graph.linear.keys[layer], graph.linear.scores[layer]
     products = q @ k.repeat_interleave(len(q) // len(k), 0).mT
-    sees = torch.ones_like(products[0]).tril().bool()
-    return ((products * s)[:, sees].sum() / (products * products)[:, sees].sum()).item()
+    causal = torch.ones_like(products[0]).tril().bool()
+    return ((products * s)[:, causal].sum() / (products * products)[:, causal].sum()).item()

@@ -3,117 +3,37 @@
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.results import Result
+from edgewise.core.text import visible
+from edgewise.tracing.schema import Cluster, Intervention, Link, LinkPaths, Node, QKAttribution
 
 FILE, ARRAYS = "trace.json", "trace.safetensors"
+_ARRAY_FIELDS = ("head_shares", "cells", "maps")
+_LIST_FIELDS: dict[str, Any] = {
+    "nodes": Node,
+    "links": Link,
+    "clusters": Cluster,
+    "paths": LinkPaths,
+    "qk_attributions": QKAttribution,
+    "interventions": Intervention,
+}
+_JSON_NAMES = {"qk_attributions": "looks", "metrics": "figures"}
+"""Fields that have another name in trace.json."""
 
 
-@dataclass(frozen=True)
-class Node:
-    """A token's embedding, an active feature, an error or a logit."""
-
-    id: str
-    kind: str
-    """token, feature, error or logit"""
-    layer: int
-    """-1 for a token, the number of layers for a logit."""
-    number: int
-    """Of the feature, or of the token in the vocabulary; -1 for an error."""
-    position: int
-    """Counted from 0."""
-    label: str
-    influence: float
-    """Share of the logits that comes through it."""
-    value: float | None = None
-    """Activation of a feature, probability of a logit."""
-    origin: int | None = None
-    """The position of the token that a feature responds to."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """What one node contributes to another; how heads carry it is in `Trace.head_shares`."""
-
-    source: str
-    target: str
-    weight: float
-    flow: float
-    """Its share of the logits."""
-    straight: float
-    """What of the weight goes along the residual stream, past all heads."""
-
-
-@dataclass(frozen=True)
-class LinkPaths:
-    """The heads that carry a link, in the order in which they do."""
-
-    link: int
-    """Its place among the links."""
-    paths: list[tuple[str, float]]
-    """L3H1, or L1H0 then L3H1, with the weight that goes this way; largest first."""
-    longer: float
-    """What goes through three heads or more."""
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Some of a trace's nodes."""
-
-    label: str
-    """The word it responds to; "large at is" if it stands at another."""
-    nodes: list[str]
-    first_layer: int | None
-    """None: embeddings only."""
-    last_layer: int | None
-    influence: float
-
-    @property
-    def layers(self) -> str:
-        if self.first_layer is None:
-            return "embedding"
-        if self.first_layer == self.last_layer:
-            return f"layer {self.first_layer}"
-        return f"layers {self.first_layer}-{self.last_layer}"
-
-
-@dataclass(frozen=True)
-class HeadLook:
-    """Why a head looks where it looks: the largest pairs in its score."""
-
-    layer: int
-    head: int
-    query: int
-    key: int
-    weight: float
-    score: float
-    rest: float
-    """What all pairs that are not named add."""
-    pairs: list[tuple[str, str, float]]
-    """Query's source, key's source, contribution."""
-
-
-@dataclass(frozen=True)
-class Intervention:
-    """What taking one thing away does to the logit."""
-
-    what: str
-    """A feature's id, or L5H1."""
-    predicted: float
-    frozen: float
-    """In the model, with attention patterns and norms' denominators as they were."""
-    actual: float
-    """In the model."""
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace(Result):
     """One prediction of one model, explained."""
+
+    drawn_by: ClassVar[str] = "edgewise.plots.trace_diagram:draw_trace"
+    figure_name: ClassVar[str] = "trace-diagram"
 
     model: str
     kind: str
@@ -130,14 +50,15 @@ class Trace:
     strengths: list[list[float]]
     """The share of each cluster's input, and last of the output's, that comes from each cluster."""
     origins: list[float]
-    """The share of the logits that began as the embedding of each token."""
+    """The share of the logits that is attributed to each token's embedding."""
     paths: list[LinkPaths]
     """Of the links between positions with most flow."""
-    looks: list[HeadLook]
+    qk_attributions: list[QKAttribution]
+    """Of the attention edges with most flow."""
     interventions: list[Intervention]
     contexts: dict[str, dict[str, Any]]
     """Of a feature, as layer_number: where it is most active (tokens, activations, peak), and which tokens it promotes."""
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
     """closure, correlations, shares kept, thresholds, counts, seconds."""
     head_shares: np.ndarray  # float32 [links, L, heads]: each link's weight as carried by each head
     cells: np.ndarray  # float32 [L, heads, T, T]: the flow through each attention edge, query by key
@@ -161,32 +82,57 @@ class Trace:
         first. With `key` and `query`: of what it carries from that key, to that query."""
         if not 0 < share <= 1:
             raise EdgewiseError(f"the share must be above 0 and at most 1, not {share}")
-        flow = self.head_flow(key, query)
-        total = flow.sum()
-        if not total > 0:
-            return []
-        order = np.argsort(-flow, axis=None, kind="stable")
-        parts = flow.flatten()[order] / total
-        needed = int((np.cumsum(parts) < share * (1 - 1e-9)).sum()) + 1
-        heads = flow.shape[1]
-        return [
-            (int(i) // heads, int(i) % heads, float(p)) for i, p in zip(order[:needed], parts, strict=False)
-        ]
+        return fewest_heads(self.head_flow(key, query), share)
 
     @property
     def main_key(self) -> int:
-        """The position from which heads bring most to the last one (other than itself)."""
-        brought = self.cells[:, :, -1].sum((0, 1))
-        return int(brought[:-1].argmax()) if len(brought) > 1 else 0
+        """The position from which heads carry most to the last one (other than itself)."""
+        flow = self.cells[:, :, -1].sum((0, 1))
+        return int(flow[:-1].argmax()) if len(flow) > 1 else 0
 
-    def save(self, folder: str | Path) -> list[Path]:
+    def table(self) -> list[list[str]]:
+        return [["", self.title], *([label, value] for label, value in self.summary())]
+
+    @property
+    def title(self) -> str:
+        return f"{visible(self.model, 40)} ({self.kind})"
+
+    def summary(self, share: float = 0.8, key: int | None = None) -> list[tuple[str, str]]:
+        """Labels and values: the heads that carry a share of all, and from the token at `key` to the last one."""
+        key, query, metrics = self.main_key if key is None else key, len(self.tokens) - 1, self.metrics
+        heads = [f"L{layer}H{head} {part:.0%}" for layer, head, part in self.heads_at(share, key, query)]
+        edge = f"{visible(self.tokens[key])} ({key + 1}) to {visible(self.tokens[query])} ({query + 1})"
+        rows = [
+            ("explained", ", ".join(f"{visible(text)} {p:.1%}" for text, p in self.logits[:3])),
+            ("features kept", f"{metrics['features_kept']:,} of {metrics['features_active']:,}"),
+            ("their influence", f"{metrics['influence_kept']:.0%}"),
+            ("influence of errors", f"{metrics['influence_of_errors']:.0%}"),
+            (f"heads at {share:.0%}", str(len(self.heads_at(share)))),
+            (f"heads at {share:.0%}, {edge}", str(len(heads))),
+            ("  which", ", ".join([*heads[:6], *(["..."] if len(heads) > 6 else [])])),
+            ("attributed to that token", f"{self.origins[key]:.0%}"),
+        ]
+        for kind in ("feature", "head"):
+            actual, frozen = (metrics[f"{kind}_correlation{suffix}"] for suffix in ("", "_frozen"))
+            rows.append((f"predicted against actual, {kind}s", _correlation(actual)))
+            rows.append(("  attention and norms frozen", _correlation(frozen)))
+        return [*rows, ("sums close to", f"{metrics['closure']:.0e}")]
+
+    def save(self, folder: str | Path) -> Path:
         """Write trace.json and trace.safetensors into a folder."""
-        paths = [Path(folder) / FILE, Path(folder) / ARRAYS]
-        paths[0].parent.mkdir(parents=True, exist_ok=True)
-        content = {key: value for key, value in asdict(self).items() if key not in _ARRAYS}
-        paths[0].write_text(json.dumps(content, indent=1) + "\n")
-        save_file({key: np.ascontiguousarray(getattr(self, key)) for key in _ARRAYS}, paths[1])
-        return paths
+        path = Path(folder) / FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            _JSON_NAMES.get(name, name): value
+            for name, value in asdict(self).items()
+            if name not in _ARRAY_FIELDS
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        save_file(
+            {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAY_FIELDS},
+            path.parent / ARRAYS,
+        )
+        return path
 
     @classmethod
     def load(cls, folder: str | Path) -> "Trace":
@@ -194,21 +140,28 @@ class Trace:
         try:
             content = json.loads((Path(folder) / FILE).read_text())
             arrays = load_file(Path(folder) / ARRAYS)
-            for key, kind in _PARTS.items():
-                content[key] = [kind(**each) for each in content[key]]
+            for name, json_name in _JSON_NAMES.items():
+                content[name] = content.pop(json_name)
+            for name, kind in _LIST_FIELDS.items():
+                content[name] = [kind(**values) for values in content[name]]
             content["logits"] = [(text, p) for text, p in content["logits"]]
-            content |= {key: arrays[key] for key in _ARRAYS}
+            content |= {name: arrays[name] for name in _ARRAY_FIELDS}
             return cls(**content)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise EdgewiseError(f"{folder} holds no trace of edgewise: {first_line(error)}") from error
 
 
-_ARRAYS = ("head_shares", "cells", "maps")
-_PARTS: dict[str, Any] = {
-    "nodes": Node,
-    "links": Link,
-    "clusters": Cluster,
-    "paths": LinkPaths,
-    "looks": HeadLook,
-    "interventions": Intervention,
-}
+def fewest_heads(flow: np.ndarray, share: float) -> list[tuple[int, int, float]]:  # [L, heads]
+    """The fewest heads with a share of the flow: layer, head and its part, largest first."""
+    total = flow.sum()
+    if not total > 0:
+        return []
+    order = np.argsort(-flow, axis=None, kind="stable")
+    shares = flow.flatten()[order] / total
+    needed = int((np.cumsum(shares) < share * (1 - 1e-9)).sum()) + 1
+    heads = flow.shape[1]
+    return [(int(i) // heads, int(i) % heads, float(p)) for i, p in zip(order[:needed], shares, strict=False)]
+
+
+def _correlation(r: float | None) -> str:
+    return "cannot be told" if r is None else f"r = {r:.2f}"

@@ -1,0 +1,101 @@
+"""What a trace is made of: nodes, links, clusters, QK attributions and interventions, as they are written to trace.json."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Node:
+    """A token's embedding, an active feature, a reconstruction error or a logit."""
+
+    id: str
+    kind: str
+    """token, feature, error or logit"""
+    layer: int
+    """-1 for a token, the number of layers for a logit."""
+    number: int
+    """Of the feature in its layer, or of the token in the vocabulary; -1 for an error."""
+    position: int
+    """Counted from 0."""
+    label: str
+    influence: float
+    """Share of the logits that comes through it."""
+    value: float | None = None
+    """Activation of a feature, probability of a logit."""
+    origin: int | None = None
+    """The position of the token to whose embedding most of a feature's input is attributed."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """An edge of the attribution graph; its head shares are in `Trace.head_shares`."""
+
+    source: str
+    target: str
+    weight: float
+    flow: float
+    """Its share of the logits."""
+    straight: float
+    """The part of the weight that goes along the residual stream, past all heads."""
+
+
+@dataclass(frozen=True)
+class LinkPaths:
+    """The largest paths of a link through one or two heads."""
+
+    link: int
+    """Its index among the links."""
+    paths: list[tuple[str, float]]
+    """L3H1, or L1H0 then L3H1, with the weight that goes this way; largest first."""
+    longer: float
+    """What goes through three heads or more."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes at the same word that respond to the same word (a supernode)."""
+
+    label: str
+    """The word it responds to; "large at is" if its features are at another."""
+    nodes: list[str]
+    first_layer: int | None
+    """None: embeddings only."""
+    last_layer: int | None
+    influence: float
+
+    @property
+    def layers(self) -> str:
+        if self.first_layer is None:
+            return "embedding"
+        if self.first_layer == self.last_layer:
+            return f"layer {self.first_layer}"
+        return f"layers {self.first_layer}-{self.last_layer}"
+
+
+@dataclass(frozen=True)
+class QKAttribution:
+    """The score of one attention edge, attributed to pairs of sources: the largest ones."""
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    weight: float
+    score: float
+    rest: float
+    """The sum of all pairs that are not listed."""
+    pairs: list[tuple[str, str, float]]
+    """Source at the query, source at the key, contribution."""
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """Change of the logits when one feature or head is ablated."""
+
+    what: str
+    """A feature's id, or L5H1."""
+    predicted: float
+    """By the graph."""
+    frozen: float
+    """In the model, with attention patterns and norm denominators frozen."""
+    actual: float
+    """In the model."""

@@ -1,0 +1,212 @@
+"""`trace`: explain one prediction, from the attribution graph of features down to the heads that carry each link."""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from edgewise.core.console import Display
+from edgewise.core.errors import EdgewiseError
+from edgewise.measure.evaluation import evaluating
+from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
+from edgewise.tasks.prompt import ReadPrompt, read_prompt
+from edgewise.tracing.clusters import attribute_to_tokens, cluster_strengths, make_clusters
+from edgewise.tracing.config import TraceConfig
+from edgewise.tracing.contexts import feature_contexts
+from edgewise.tracing.graph import Graph, build_graph
+from edgewise.tracing.head_shares import HeadShares, head_shares
+from edgewise.tracing.influence import PrunedGraph, prune
+from edgewise.tracing.interventions import validate
+from edgewise.tracing.linearised import LinearisedPass
+from edgewise.tracing.memory import MemoryPlan, plan_graph, plan_shares
+from edgewise.tracing.nodes import graph_metrics, make_links, make_nodes
+from edgewise.tracing.paths import strongest_link_paths
+from edgewise.tracing.qk_attribution import qk_attributions
+from edgewise.tracing.recording import linearise
+from edgewise.tracing.result import Trace, fewest_heads
+from edgewise.tracing.schema import Node, QKAttribution
+from edgewise.tracing.target_logits import TargetLogits, most_likely_tokens, target_logits, token_of_text
+from edgewise.tracing.traces import Traces
+from edgewise.training.transcoder.store import load_transcoder
+from edgewise.training.transcoder.transcoder import Transcoder
+
+_MAX_TOKENS = 256  # attention edges of all heads are kept
+
+TranscoderLike = str | Path | Transcoder
+"""A folder, or a loaded transcoder."""
+
+
+def trace(
+    models: ModelsLike,
+    config: TraceConfig | None = None,
+    *,
+    transcoders: TranscoderLike | Sequence[TranscoderLike] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    display: Display | None = None,
+    memory_limit: int | None = None,
+) -> Traces:
+    """Explain one prediction through a transcoder's features, in one model or in a dense model and its sparse twin.
+
+    >>> traces = edgewise.trace(["pocket", "pocket-sparse"], edgewise.TraceConfig(prompt='The opposite of " large " is "'))
+    >>> traces.plot()                             # the attribution diagram
+    >>> traces[-1].heads_at(0.8)                  # the fewest heads that carry 80 % of the attention flow into the logits
+    >>> traces[-1].heads_at(0.8, key=4, query=7)  # of the flow from "large" to the last token
+
+    Args:
+        models: One or two names, folders or loaded models, the dense one first.
+        config: The prompt, and what is kept of the graph.
+        transcoders: One for each model, folders or loaded; models that are embedded in a package bring theirs.
+        tokenizer: Required with loaded models.
+        display: Where progress is shown; nowhere if not given.
+        memory_limit: Bytes that a step may take; what is free if not given.
+    """
+    config = config or TraceConfig()
+    loaded = load_models(models, tokenizer=tokenizer, display=display)
+    subjects = _subjects(loaded, transcoders)
+    return Traces(tuple(_trace_model(subject, config, loaded.display, memory_limit) for subject in subjects))
+
+
+# ---------------------------------------------------------------------------------------------------------------- one model
+
+
+class _Subject(NamedTuple):
+    """A model with its transcoder."""
+
+    name: str
+    kind: str
+    model: PreTrainedModel
+    transcoder: Transcoder
+    tokenizer: PreTrainedTokenizerBase
+
+
+def _trace_model(subject: _Subject, config: TraceConfig, display: Display, memory_limit: int | None) -> Trace:
+    """The algorithm, from top to bottom."""
+    name, _, model, transcoder, tokenizer = subject
+    started = time.monotonic()
+
+    def check_memory(plan: MemoryPlan) -> None:
+        display.print(f"{name}: {plan}")
+        plan.check_fits(memory_limit)
+
+    prompt = read_prompt(model, name, tokenizer, config.prompt, _MAX_TOKENS)
+    _check_key(config, len(prompt.ids))
+    with torch.no_grad(), evaluating(model):
+        linear = linearise(model, torch.tensor(prompt.ids))
+        logits = _target_logits(subject, linear, config.logit)
+        check_memory(plan_graph(linear, transcoder, logits))
+        with display.status("building the graph"):
+            graph = build_graph(linear, transcoder, logits)
+            pruned = prune(graph, config.node_threshold, config.edge_threshold)
+        check_memory(plan_shares(graph, pruned))
+        with display.bar("splitting links over heads", len(pruned.links)) as progress:
+            shares = head_shares(graph, pruned, progress)
+        with display.status("explaining features and validating by intervention"):
+            explained = _explain(subject, prompt, graph, pruned, shares, config)
+    return replace(explained, metrics=explained.metrics | {"seconds": time.monotonic() - started})
+
+
+def _explain(
+    subject: _Subject,
+    prompt: ReadPrompt,
+    graph: Graph,
+    pruned: PrunedGraph,
+    shares: HeadShares,
+    config: TraceConfig,
+) -> Trace:
+    """Interpret the pruned graph: clusters, paths, QK attribution, validation by intervention, contexts."""
+    name, kind, model, transcoder, tokenizer = subject
+    feature_attribution, logit_attribution = attribute_to_tokens(graph)
+    nodes = make_nodes(graph, pruned, feature_attribution, prompt.tokens, tokenizer)
+    links = make_links(graph, pruned, shares, nodes)
+    ids = [node.id for node in nodes]
+    clusters = make_clusters(graph, pruned, feature_attribution, prompt.tokens, ids)
+    attributions, warnings = _qk_attributions(subject, graph, pruned, shares, nodes)
+    head_flow = shares.cells.numpy().sum((-2, -1), dtype=np.float64)
+    heads = [(layer, head) for layer, head, _ in fewest_heads(head_flow, 1.0)]
+    interventions, correlations = validate(model, graph, pruned, heads, nodes)
+    return Trace(
+        model=name,
+        kind=kind,
+        transcoder=transcoder.config.model,
+        prompt=config.prompt,
+        tokens=prompt.tokens,
+        ids=prompt.ids,
+        logits=[(node.label, node.value or 0.0) for node in nodes if node.kind == "logit"],
+        nodes=nodes,
+        links=links,
+        clusters=clusters,
+        strengths=cluster_strengths(clusters, links, [node.id for node in nodes if node.kind == "logit"]),
+        origins=(graph.logits.weights @ logit_attribution).tolist(),
+        paths=strongest_link_paths(graph, pruned, links, nodes),
+        qk_attributions=attributions,
+        interventions=interventions,
+        contexts=feature_contexts(model, name, transcoder, nodes, tokenizer, config.data),
+        metrics=graph_metrics(graph, pruned, shares, config) | correlations,
+        head_shares=shares.heads.numpy(),
+        cells=shares.cells.numpy(),
+        maps=torch.stack([layer.weights for layer in graph.linear.layers]).numpy(),
+        warnings=warnings,
+    )
+
+
+def _qk_attributions(
+    subject: _Subject, graph: Graph, pruned: PrunedGraph, shares: HeadShares, nodes: list[Node]
+) -> tuple[list[QKAttribution], list[str]]:
+    """QK attributions, or a warning if the model's queries and keys do not allow them."""
+    try:
+        return qk_attributions(subject.model, graph, pruned, shares.cells, nodes), []
+    except EdgewiseError as error:
+        return [], [str(error)]
+
+
+def _target_logits(subject: _Subject, linear: LinearisedPass, logit: str | None) -> TargetLogits:
+    if logit is None:
+        tokens = most_likely_tokens(linear.logits)
+    else:
+        tokens = token_of_text(subject.tokenizer, logit, len(linear.logits), subject.name)
+    return target_logits(subject.model, linear.logits, tokens)
+
+
+def _check_key(config: TraceConfig, length: int) -> None:
+    if config.key is not None and config.key >= max(length, 2):
+        raise EdgewiseError(
+            f"`key` {config.key} is not before the last token, which is number {length}; give 1 to {length - 1}"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------ models, transcoders
+
+
+def _subjects(
+    loaded: LoadedModels, transcoders: TranscoderLike | Sequence[TranscoderLike] | None
+) -> list[_Subject]:
+    """Each model in single precision on the CPU, with its transcoder."""
+    given = [transcoders] if isinstance(transcoders, TranscoderLike) else transcoders
+    if given is not None and len(given) != len(loaded):
+        raise EdgewiseError(f"`transcoders` must be as many as the models, {len(loaded)}, not {len(given)}")
+    subjects = []
+    for number, (name, kind, model) in enumerate(zip(loaded.names, loaded.kinds, loaded.models, strict=True)):
+        if model.dtype != torch.float32 or model.device.type != "cpu":
+            model = copy.deepcopy(model).float().cpu()  # a given model stays as it is
+        transcoder = _shipped(name) if given is None else given[number]
+        if not isinstance(transcoder, Transcoder):
+            transcoder = load_transcoder(transcoder, model)
+        subjects.append(_Subject(name, kind, model, transcoder, loaded.tokenizer))
+    return subjects
+
+
+def _shipped(name: str) -> Path:
+    from edgewise import pocket
+
+    folder = pocket.folder(name) / "transcoder" if name in pocket.NAMES else None
+    if folder is None or not folder.is_dir():
+        raise EdgewiseError(
+            f"give the transcoder of {name} in `transcoders`; `edgewise transcoder {name} --out DIR` trains one"
+        )
+    return folder
