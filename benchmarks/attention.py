@@ -1,11 +1,11 @@
-"""Gated attention, forward and backward, against the naive way and against dense attention.
+"""Gated attention, forward and backward, against a naive implementation and against dense attention.
 
     python benchmarks/attention.py                 # all lengths, about three minutes on two cores
     python benchmarks/attention.py --lengths 1024  # one of them
 
-Three ways, in turns within one run, because clocks drift: `naive` writes the equations down and lets autograd keep every
-T x T matrix; `ours` is `gated_attention`; `dense` is torch's scaled_dot_product_attention. Times are
-the best of the turns; extra memory is the peak of the process above where it stood, in a process of its own.
+Three implementations, interleaved in one run because clocks drift: `naive` writes the equations down and lets autograd keep
+every T x T matrix; `ours` is `gated_attention`; `dense` is torch's scaled_dot_product_attention. Times are the best of all
+repeats; extra memory is the increase of peak memory in a process of its own.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LENGTHS = [128, 256, 512, 1024, 2048]
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The `relative` gate as one would first write it."""
+    """The `relative` gate, straight from the equations."""
     future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
     s = (q @ k.mT / math.sqrt(WIDTH)).masked_fill(future, -torch.inf)
     z = s - s.logsumexp(-1, keepdim=True) + b.view(-1, 1, 1)
@@ -51,55 +51,62 @@ def dense(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return scaled_dot_product_attention(q, k, v, is_causal=True), (b * 0).expand(BATCH, HEADS)
 
 
-WAYS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"naive": naive, "ours": ours, "dense": dense}
+IMPLEMENTATIONS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "naive": naive,
+    "ours": ours,
+    "dense": dense,
+}
 
 
-def step(way: str, length: int) -> Callable[[], None]:
+def step(name: str, length: int) -> Callable[[], None]:
+    """One forward and backward pass of an implementation."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(BATCH, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
     b = torch.full((HEADS,), 3.5, requires_grad=True)
     dy, dedges = torch.randn(BATCH, HEADS, length, WIDTH), torch.ones(BATCH, HEADS)
 
     def run() -> None:
-        torch.autograd.backward(WAYS[way](q, k, v, b), (dy, dedges))
+        torch.autograd.backward(IMPLEMENTATIONS[name](q, k, v, b), (dy, dedges))
 
     return run
 
 
-def times(length: int, turns: int) -> dict[str, float]:
-    """Best time of each way in milliseconds, the ways taking turns."""
-    steps = {way: step(way, length) for way in WAYS}
+def times(length: int, repeats: int) -> dict[str, float]:
+    """Best time of each implementation in milliseconds, interleaved."""
+    steps = {name: step(name, length) for name in IMPLEMENTATIONS}
     for run in steps.values():
         run()
-    best = dict.fromkeys(WAYS, math.inf)
-    for _ in range(turns):
-        for way, run in steps.items():
+    best = dict.fromkeys(IMPLEMENTATIONS, math.inf)
+    for _ in range(repeats):
+        for name, run in steps.items():
             start = time.perf_counter()
             run()
-            best[way] = min(best[way], 1e3 * (time.perf_counter() - start))
+            best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
     return best
 
 
-def extra_memory(way: str, length: int) -> float:
-    """Peak MB of one step above what stood before it: inputs allocated, code compiled."""
-    warm_up = step(way, 128)
+def extra_memory(name: str, length: int) -> float:
+    """Increase of peak memory by one step in MB, once inputs are allocated and code is compiled."""
+    warm_up = step(name, 128)
     warm_up()
-    return cost(step(way, length))[1].megabytes
+    return cost(step(name, length))[1].megabytes
 
 
-class Compared(NamedTuple):
-    """Each way's milliseconds and extra MB."""
+class Comparison(NamedTuple):
+    """Time and extra memory by implementation."""
 
-    spent: dict[str, float]
-    taken: dict[str, float]
+    milliseconds: dict[str, float]
+    megabytes: dict[str, float]
 
 
-def compare(length: int, turns: int = 9) -> Compared:
-    """Long texts get fewer turns: the naive way takes seconds there."""
-    spent = times(length, max(3, turns if length <= 1024 else turns // 3))
-    ask = [sys.executable, __file__, "--memory-of"]
-    taken = {way: json.loads(subprocess.check_output([*ask, way, str(length)])) for way in WAYS}
-    return Compared(spent, taken)
+def compare(length: int, repeats: int = 9) -> Comparison:
+    """Long sequences get fewer repeats: the naive implementation takes seconds there."""
+    milliseconds = times(length, max(3, repeats if length <= 1024 else repeats // 3))
+    command = [sys.executable, __file__, "--memory-of"]
+    megabytes = {
+        name: json.loads(subprocess.check_output([*command, name, str(length)])) for name in IMPLEMENTATIONS
+    }
+    return Comparison(milliseconds, megabytes)
 
 
 def main() -> None:
@@ -107,12 +114,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--memory-of", nargs=2, metavar=("WAY", "LENGTH"), help=argparse.SUPPRESS)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--memory-of", nargs=2, metavar=("NAME", "LENGTH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
-        way, length = arguments.memory_of
-        print(json.dumps(extra_memory(way, int(length))))
+        name, length = arguments.memory_of
+        print(json.dumps(extra_memory(name, int(length))))
         return
     table = Table(
         title=f"forward + backward, B={BATCH}, {HEADS} heads, d={WIDTH}, float32, {torch.get_num_threads()} threads"
@@ -131,15 +138,15 @@ def main() -> None:
     ):
         table.add_column(name, justify="right")
     for length in track(arguments.lengths, "measuring", transient=True):
-        spent, taken = compare(length, arguments.turns)
-        ratio_of_memory = taken["naive"] / max(taken["ours"], 0.1)
+        milliseconds, megabytes = compare(length, arguments.repeats)
+        memory_ratio = megabytes["naive"] / max(megabytes["ours"], 0.1)
         table.add_row(
             str(length),
-            *(f"{spent[way]:.1f}" for way in WAYS),
-            f"{spent['naive'] / spent['ours']:.1f}x",
-            f"{spent['ours'] / spent['dense']:.2f}x",
-            *(f"{taken[way]:.0f}" for way in WAYS),
-            f"{ratio_of_memory:.1f}x",
+            *(f"{milliseconds[name]:.1f}" for name in IMPLEMENTATIONS),
+            f"{milliseconds['naive'] / milliseconds['ours']:.1f}x",
+            f"{milliseconds['ours'] / milliseconds['dense']:.2f}x",
+            *(f"{megabytes[name]:.0f}" for name in IMPLEMENTATIONS),
+            f"{memory_ratio:.1f}x",
         )
     Console(width=130).print(table)
 

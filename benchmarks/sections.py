@@ -100,13 +100,13 @@ def gated_attention(sizes: Sizes) -> Section:
     rows = []
     for length in sizes.lengths:
         say(f"attention, T={length}")
-        spent, taken = attention.compare(length)
+        milliseconds, megabytes = attention.compare(length)
         rows.append([
             f"{length:,}",
-            *(f"{spent[way]:,.1f} ms" for way in attention.WAYS),
-            f"{spent['naive'] / spent['ours']:.1f}x",
-            f"{spent['ours'] / spent['dense']:.2f}x",
-            *(f"{taken[way]:,.0f} MB" for way in attention.WAYS),
+            *(f"{milliseconds[name]:,.1f} ms" for name in attention.IMPLEMENTATIONS),
+            f"{milliseconds['naive'] / milliseconds['ours']:.1f}x",
+            f"{milliseconds['ours'] / milliseconds['dense']:.2f}x",
+            *(f"{megabytes[name]:,.0f} MB" for name in attention.IMPLEMENTATIONS),
         ])  # fmt: skip
     ways = ["naive", "edgewise", "dense"]
     header = ["T", *ways, "naive / edgewise", "edgewise / dense", *(f"memory, {way}" for way in ways)]

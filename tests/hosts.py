@@ -1,4 +1,4 @@
-"""Tiny random hosts of many architectures, with weights large enough for their attention to be far from uniform."""
+"""Tiny random host models of many architectures, with weights large enough for attention to be far from uniform."""
 
 import torch
 from transformers import PreTrainedModel
@@ -39,7 +39,7 @@ def host(kind: str, seed: int = 0) -> PreTrainedModel:
 
 
 def with_null_value(twin: PreTrainedModel) -> PreTrainedModel:
-    """Let attending to nothing have a value that matters."""
+    """Fill the null values with random numbers."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for gate in gates_of(twin):
