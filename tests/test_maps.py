@@ -19,11 +19,11 @@ from runs import command
 
 import edgewise
 from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, ModelCircuit
+from edgewise.cli.tables.maps import print_maps
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles
 from edgewise.maps.collect import collect_maps
 from edgewise.maps.config import MapsConfig
-from edgewise.maps.console import print_maps
 from edgewise.maps.head_types import TYPES, HeadType, head_type
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics, summarise

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import edgewise
+from edgewise.cli.tables.features import print_features
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch
 from edgewise.gating.install import install
@@ -26,12 +27,12 @@ from edgewise.training.clock import Interrupted
 from edgewise.training.sparsify import loop
 from edgewise.training.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
+from edgewise.training.transcoder.describe import describe_features
 from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
 from edgewise.training.transcoder.features import contexts_for, promoted_tokens, top_contexts
 from edgewise.training.transcoder.mixing import MIXED, MixedActivations
 from edgewise.training.transcoder.objective import DEAD, STREAM, Objective
 from edgewise.training.transcoder.run import TranscoderRun, calibrate
-from edgewise.training.transcoder.show import show_features
 from edgewise.training.transcoder.store import info_of, load_transcoder, save_transcoder
 from edgewise.training.transcoder.train import train_transcoder
 from edgewise.training.transcoder.transcoder import STEEPNESS, JumpReLU, Transcoder
@@ -600,11 +601,12 @@ def test_promoted_tokens_go_through_the_final_norm(kind):
 def test_features_are_shown(tiny, trained, capsys):
     _, data = tiny
     busiest = trained.transcoder.encode(torch.randn(2, 500, D)).sum(1)[1].argmax().item()
-    show_features(trained.folder, FeaturesConfig(1, (int(busiest), 3), data=(data,), tokens="2K", k=3))
+    config = FeaturesConfig(1, (int(busiest), 3), data=(data,), tokens="2K", k=3)
+    print_features(describe_features(trained.folder, config))
     shown = capsys.readouterr().out
     assert f"layer 1, feature {busiest}" in shown and "layer 1, feature 3" in shown
     assert shown.count("raises") == shown.count("lowers") == 2
     with pytest.raises(EdgewiseError, match="no feature 5 in layer 9"):
-        show_features(trained.folder, FeaturesConfig(9, (5,), data=(data,)))
+        describe_features(trained.folder, FeaturesConfig(9, (5,), data=(data,)))
     with pytest.raises(EdgewiseError, match="brings no text of its own"):
-        show_features(trained.folder, FeaturesConfig(1, (5,)))
+        describe_features(trained.folder, FeaturesConfig(1, (5,)))

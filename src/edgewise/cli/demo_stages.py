@@ -19,10 +19,10 @@ from transformers.utils.logging import disable_progress_bar
 
 import edgewise
 from edgewise.cli.tables.circuit import print_circuits
+from edgewise.cli.tables.maps import print_maps
 from edgewise.core.console import Display
 from edgewise.flow.collect import collect_flow
 from edgewise.maps.collect import collect_maps
-from edgewise.maps.console import print_maps
 from edgewise.plots.attention_maps import draw_maps
 from edgewise.plots.circuit import save_circuit_figures
 from edgewise.plots.flow import draw_flow

@@ -23,6 +23,7 @@ def features(
         config: Which features.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
-    from edgewise.training.transcoder.show import show_features
+    from edgewise.cli.tables.features import print_features
+    from edgewise.training.transcoder.describe import describe_features
 
-    show_features(transcoder, config)
+    print_features(describe_features(transcoder, config))

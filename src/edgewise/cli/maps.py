@@ -28,9 +28,9 @@ def maps(
         style: The look of the grid.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
+    from edgewise.cli.tables.maps import print_maps
     from edgewise.core.console import Display
     from edgewise.maps.collect import collect_maps
-    from edgewise.maps.console import print_maps
     from edgewise.models.loaded import load_models
     from edgewise.plots.attention_maps import draw_maps
     from edgewise.plots.style import save_figure
