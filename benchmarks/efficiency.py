@@ -29,14 +29,14 @@ class Efficiency:
     """Budget of the default recipe, to which its schedule is fitted."""
     paper_tokens: str = "10M"
     """Budget of the paper's recipe."""
-    recipes: tuple[Literal["edgewise", "paper"], ...] = ("edgewise", "paper")
+    recipes: tuple[Literal["small", "paper"], ...] = ("small", "paper")
     out: Path = Path("runs/efficiency")
 
 
-def run(asked: Efficiency, recipe: Literal["edgewise", "paper"], seed: int) -> dict:
+def run(asked: Efficiency, recipe: Literal["small", "paper"], seed: int) -> dict:
     out = asked.out / f"{recipe}-{seed}"
     if not (out / "summary.json").is_file():
-        budget = asked.tokens if recipe == "edgewise" else asked.paper_tokens
+        budget = asked.tokens if recipe == "small" else asked.paper_tokens
         config = edgewise.SparsifyConfig(
             out=out,
             recipe=recipe,
@@ -62,7 +62,7 @@ def main(asked: Efficiency) -> None:
             )
             needed.setdefault(recipe, []).append(found["tokens"])
     if len(needed) == 2:
-        ours, papers = (statistics.median(needed[recipe]) for recipe in ("edgewise", "paper"))
+        ours, papers = (statistics.median(needed[recipe]) for recipe in ("small", "paper"))
         budget = count(asked.paper_tokens)
         least = "at least " if papers >= 0.99 * budget else ""
         print(f"the default recipe needs {least}{papers / ours:.1f}x fewer tokens (medians)")

@@ -23,7 +23,7 @@ from edgewise.planning.layout import Layout, obstacle, smallest_layout
 from edgewise.planning.plan import PROMPT_TOKENS, plan
 from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape, shape_of
-from edgewise.training.sparsify.config import PRETRAINED
+from edgewise.training.sparsify.recipe import RECIPES
 from edgewise.training.transcoder.config import TranscoderConfig
 
 LLAMA = {"dtype": "bfloat16", "max_position_embeddings": 131_072}
@@ -47,7 +47,7 @@ CONFIGS = {
     ),
 }  # fmt: skip
 CONTEXTS = (1024, 8192, 32_768, 131_072)
-RECIPE = PRETRAINED["edgewise"]
+RECIPE = RECIPES["pretrained"]
 TWO_CORES = ThisMachine(150e9)
 """Two cores of 75 GFLOP/s: the machine on which all measured figures of the documentation were taken."""
 DOCUMENT = Path(__file__).parent.parent / "docs/scaling.md"
@@ -154,7 +154,7 @@ def post_training(shapes: dict[str, Shape]) -> str:
     rows = []
     for name, shape, T in cases(shapes):
         layout, adapters = (
-            smallest_layout(shape, setup, RECIPE.batch_size, 1, H100)
+            smallest_layout(shape, setup, RECIPE.optimizer.batch_size, 1, H100)
             for setup in (Setup(T, 16), Setup(T, 16, lora=16))
         )
         work, lora = cost(shape, None, layout, T), cost(shape, 16, adapters, T)
@@ -171,7 +171,7 @@ def obstacles(shapes: dict[str, Shape]) -> str:
     rows = [
         [name, f"{T:,}", obstacle(shape, Setup(T, 16), H100)]
         for name, shape, T in cases(shapes)
-        if smallest_layout(shape, Setup(T, 16), RECIPE.batch_size, 1, H100) is None
+        if smallest_layout(shape, Setup(T, 16), RECIPE.optimizer.batch_size, 1, H100) is None
     ]
     return table(["", "context", "obstacle"], rows)
 
@@ -201,7 +201,7 @@ def measured(shapes: dict[str, Shape]) -> str:
     pocket, gpt2 = find_shape("pocket"), shapes["GPT-2"]
 
     def step(shape: Shape, T: int, distilled: bool) -> Work:
-        recipe = RECIPE if distilled else replace(RECIPE, distilled=False, paired=False)
+        recipe = RECIPE if distilled else replace(RECIPE, distillation=False, paired_baseline=False)
         return flops.sparsify(shape, Setup(T, 1, recipe=recipe, packed=False, sharded=True))  # all logits
 
     features = TranscoderConfig().features_for(pocket.layers, pocket.width)

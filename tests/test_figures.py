@@ -463,7 +463,7 @@ def test_a_run_is_drawn_in_all_formats_and_the_same_each_time(tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     summary = {
         "model": "a_$model",
-        "recipe": "edgewise",
+        "recipe": "small",
         "seed": 3,
         "density": 0.0123,
         "dense_ce": 2.0,

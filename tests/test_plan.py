@@ -31,8 +31,9 @@ from edgewise.planning.plan import ASSUMED_TOKENS
 from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape, shape_of
 from edgewise.tasks.pairs import Prompts
-from edgewise.training.sparsify.config import RECIPES, SparsifyConfig
+from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.parameters import train_attention_only, with_lora
+from edgewise.training.sparsify.recipe import RECIPES
 from edgewise.training.sparsify.sampled_softmax import LIKELY, OTHERS
 from edgewise.training.transcoder.objective import Objective
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
@@ -128,7 +129,7 @@ def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, attention_only)
             dense(input_ids=ids, use_cache=False)
         (logits.logsumexp(-1).mean() + seen.expected_density.mean()).backward()
     sizes = shape(kind)
-    setup = Setup(T, batch, lora, attention_only, RECIPES["edgewise"], packed=False)
+    setup = Setup(T, batch, lora, attention_only, RECIPES["small"], packed=False)
     estimated = flops.sparsify(sizes, setup).flops
     uncounted = 4 * sizes.layers * sizes.attention_width * (T + 1) / 2  # torch's own attention on a CPU
     error = counted.flops / (batch * T) / (estimated - uncounted) - 1
@@ -138,7 +139,7 @@ def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, attention_only)
 
 
 def test_sampled_softmax_computes_logits_of_candidates_only():
-    sizes, default, paper = large(vocab_size=50_000), RECIPES["edgewise"], RECIPES["paper"]
+    sizes, default, paper = large(vocab_size=50_000), RECIPES["small"], RECIPES["paper"]
     assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=default)) == LIKELY + OTHERS + 1000
     assert candidate_vocabulary(sizes, Setup(1000, 1000, recipe=default)) == 50_000
     assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=default, sharded=True)) == 50_000
@@ -265,7 +266,7 @@ def test_memory_of_what_is_trained_is_exact(kind, lora, attention_only):
     ]  # and a number of steps
     moments_and_average = [*moments, *learned]
     estimated = memory.sparsify(shape(kind), Setup(T, 2, lora, attention_only))
-    not_averaged = memory.sparsify(shape(kind), Setup(T, 2, lora, attention_only, RECIPES["edgewise"]))
+    not_averaged = memory.sparsify(shape(kind), Setup(T, 2, lora, attention_only, RECIPES["small"]))
     assert estimated.weights == sum(4 * p.numel() for p in trained.parameters())
     biases = 0.04 if kind == "gpt2" and attention_only and lora is None else 0.0
     assert estimated.gradients == pytest.approx(sum(4 * p.numel() for p in learned), rel=biases, abs=0)

@@ -45,7 +45,6 @@ from edgewise.pocket import evaluate as pocket_evaluate
 from edgewise.training import clock
 from edgewise.training.snapshot import newest_whole
 from edgewise.training.sparsify import loop, objective, summary
-from edgewise.training.sparsify.config import RECIPES
 from edgewise.training.sparsify.console import Display
 from edgewise.training.sparsify.controls import (
     TOP_K,
@@ -55,6 +54,7 @@ from edgewise.training.sparsify.controls import (
     random_mask,
 )
 from edgewise.training.sparsify.objective import Multiplier, compare, least_pressure, let_go
+from edgewise.training.sparsify.recipe import RECIPES
 from edgewise.training.sparsify.run import Run
 
 
@@ -94,7 +94,7 @@ def sparsify_command(place: Path, out: Path, *others: object) -> tuple[int, str,
 def whole(place, tmp_path_factory) -> dict[str, edgewise.SparsifyResult]:
     """Uninterrupted runs."""
     out = tmp_path_factory.mktemp("whole")
-    return {recipe: sparsify(place, out / recipe, recipe=recipe) for recipe in ("edgewise", "paper")}
+    return {recipe: sparsify(place, out / recipe, recipe=recipe) for recipe in ("small", "paper")}
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_a_run_killed_in_a_step_and_while_saving_ends_where_it_would_have(place,
 
 @pytest.mark.parametrize(
     ("number", "recipe"),
-    [(signal.SIGINT, "edgewise"), (signal.SIGTERM, "edgewise"), (signal.SIGINT, "paper")],
+    [(signal.SIGINT, "small"), (signal.SIGTERM, "small"), (signal.SIGINT, "paper")],
 )
 def test_interrupted_it_saves_says_how_to_go_on_and_goes_on(place, tmp_path, whole, number, recipe):
     out, handler = tmp_path / "run", signal.getsignal(signal.SIGINT)  # in the background it is ignored
@@ -223,7 +223,7 @@ def test_a_full_disk_leaves_the_snapshot_before(place, tmp_path, whole, room):
     assert "step-000000003 is whole" in said(err) and "--resume" in said(err)
     assert snapshot_names(tmp_path) == ["step-000000002", "step-000000003"]
     assert sparsify_command(place, tmp_path, "--resume")[0] == 0
-    assert farthest(weights(tmp_path), weights(whole["edgewise"].folder)) == 0
+    assert farthest(weights(tmp_path), weights(whole["small"].folder)) == 0
 
 
 def test_a_twin_or_log_that_cannot_be_written_is_one_line_too(place, half, whole, monkeypatch):
@@ -237,7 +237,7 @@ def test_a_twin_or_log_that_cannot_be_written_is_one_line_too(place, half, whole
         err
     )
     assert sparsify_command(place, half, "--resume")[0] == 0
-    assert farthest(weights(half), weights(whole["edgewise"].folder)) == 0
+    assert farthest(weights(half), weights(whole["small"].folder)) == 0
     (half / "file").touch()
     assert "could not be written" in said(sparsify_command(place, half / "file" / "run")[2])
 
@@ -273,7 +273,7 @@ def test_a_run_goes_on_from_the_last_whole_snapshot(place, half, whole):
     code, _, err = sparsify_command(place, half, "--resume")
     assert code == 0 and "snapshot step-000000003 is damaged (model.safetensors has changed)" in err
     assert f"at step 2 of {STEPS}" in err
-    assert farthest(weights(half), weights(whole["edgewise"].folder)) == 0
+    assert farthest(weights(half), weights(whole["small"].folder)) == 0
 
 
 def test_without_a_whole_snapshot_there_is_one_clear_error(place, half):
@@ -338,7 +338,7 @@ def test_a_run_goes_on_with_another_margin(place, half):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_limit_that_was_not_kept_comes_with_a_way_to_keep_it(whole, kept, capsys):
-    found = {**whole["edgewise"].summary, "delta_ce": 0.02, "tolerance": 0.03 if kept else 0.01}
+    found = {**whole["small"].summary, "delta_ce": 0.02, "tolerance": 0.03 if kept else 0.01}
     Display(True).result(found, Path("runs/it"))
     err = capsys.readouterr().err
     assert ("NOT kept" in err) == ("--resume --out runs/it" in " ".join(err.split())) == (not kept)
@@ -359,18 +359,22 @@ def test_a_density_ends_a_run(place, tmp_path):
 
 def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path, monkeypatch):
     """The multiplier, held for most of a run, is let go: by its largest change in every step that the loss is too high."""
-    recipe, tolerance, update, validate = RECIPES["edgewise"], 0.01, Multiplier.update, Run.validate
+    recipe, tolerance, update, validate = RECIPES["small"], 0.01, Multiplier.update, Run.validate
     monkeypatch.setattr(Multiplier, "update", lambda self, gap, *limits: update(self, gap + 1.0, *limits))
     monkeypatch.setattr(Run, "validate", lambda run, rows=None: replace(validate(run, rows), ce=9.0))
     betas = {}
     for density in (None, 0.999):
         sparsify(place, tmp_path / str(density), density=density, tolerance=tolerance, b=1.0)
         log = [json.loads(line) for line in (tmp_path / str(density) / "log.jsonl").read_text().splitlines()]
-        betas[density] = {row["step"]: row["beta"] for row in log if row["step"] <= recipe.hold * STEPS}
-    assert min(betas[None].values()) == pytest.approx(recipe.beta * tolerance)
+        betas[density] = {
+            row["step"]: row["beta"] for row in log if row["step"] <= recipe.multiplier.hold_fraction * STEPS
+        }
+    assert min(betas[None].values()) == pytest.approx(recipe.multiplier.initial * tolerance)
     assert len(betas[0.999]) == len(betas[None]) > 2
     for step, beta in betas[0.999].items():
-        assert beta == pytest.approx(recipe.beta * tolerance * math.exp(-recipe.speed * (step - 1)))
+        assert beta == pytest.approx(
+            recipe.multiplier.initial * tolerance * math.exp(-recipe.multiplier.step_size * (step - 1))
+        )
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0.5, 10), st.floats(0.01, 0.5))
@@ -396,7 +400,7 @@ def test_pressure_is_let_go_little_by_little(density, least):
 
 def test_wrong_beginnings_are_refused_in_one_line(place, half, tmp_path, whole):
     (tmp_path / "file").touch()
-    twin = whole["edgewise"].folder
+    twin = whole["small"].folder
     with_data = ("--data", place / "text.txt", "--batch-size", ROWS, "--out", tmp_path / "new")
     host = place / "gpt2"
     wrong = {
@@ -469,7 +473,7 @@ def test_a_step_far_too_large_is_found_out(place, tmp_path):
 
 
 def test_a_gradient_in_parts_is_the_same(place, tmp_path):
-    for recipe in ("edgewise", "paper"):
+    for recipe in ("small", "paper"):
         at_once = sparsify(place, tmp_path / f"{recipe}-1", "llama", recipe=recipe, grad_accum=1)
         in_parts = sparsify(place, tmp_path / f"{recipe}-4", "llama", recipe=recipe, grad_accum=4)
         assert farthest(weights(at_once.folder), weights(in_parts.folder)) < 1e-5
@@ -513,7 +517,7 @@ def test_lora_trains_adapters_and_merges_them(place):
     }
     assert all(torch.equal(base[key], dense[key]) for key in dense)
     assert any((v != 0).any() for k, v in base.items() if "lora_B" in k)
-    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gradients.gates)
+    assert any((gate.b != run.gate.b).any() for gate in run.gradients.gates)
     ids = run.data.held_out.ids[:2]
     with torch.no_grad():
         unmerged = run.inner.eval()(input_ids=ids).logits
@@ -560,7 +564,7 @@ def test_attention_only_leaves_all_other_weights_as_they_were(place, kind, lora)
     assert moved and all("attn" in name for name in moved)
     matrices = {name for name in dense if "attn" in name and name.endswith("weight")}
     assert matrices <= moved  # adapters, too, are on each of them
-    assert any((gate.b != run.config.gate_config.b).any() for gate in run.gradients.gates)
+    assert any((gate.b != run.gate.b).any() for gate in run.gradients.gates)
 
 
 def test_attention_only_goes_on_where_it_stopped(place, tmp_path):
@@ -596,34 +600,38 @@ def test_a_large_vocabulary_is_measured_in_smaller_pieces(place, monkeypatch):
     assert small.ce == pytest.approx(whole.ce, abs=1e-6) and small.tokens == whole.tokens
 
 
-def test_pretrained_models_get_smaller_steps(place, monkeypatch):
+def test_pretrained_models_get_smaller_steps(place):
     def rates(**others) -> tuple[float, float]:
         return a_run(place, **others).rates
 
-    recipe = RECIPES["edgewise"]
-    assert rates() == (recipe.learning_rate, recipe.threshold_rate)
-    monkeypatch.setattr("edgewise.training.sparsify.config.SMALL", 0)
-    weights_rate, threshold_rate = rates()
+    recipe = RECIPES["small"]
+    assert rates() == (recipe.optimizer.lr, recipe.optimizer.threshold_lr)
+    weights_rate, threshold_rate = rates(recipe="pretrained")
     assert weights_rate == 5e-5
-    assert recipe.threshold_rate * 0.05 < threshold_rate < recipe.threshold_rate  # slowed, but by less
-    assert rates(lr=1e-3) == (recipe.learning_rate, recipe.threshold_rate)
-    assert rates(attention_only=True)[0] == 2e-4
+    assert (
+        recipe.optimizer.threshold_lr * 0.05 < threshold_rate < recipe.optimizer.threshold_lr
+    )  # slowed, but by less
+    assert rates(recipe="pretrained", lr=1e-3) == (recipe.optimizer.lr, recipe.optimizer.threshold_lr)
+    assert rates(recipe="pretrained", attention_only=True)[0] == 2e-4
     if find_spec("peft"):
-        assert rates(lora=2)[0] == 2e-4
+        assert rates(recipe="pretrained", lora=2)[0] == 2e-4
 
 
 def test_the_ceiling_falls_as_slowly_as_thresholds_move(place):
     """What it closes has to be made up for at the run's own learning rate."""
-    recipe = RECIPES["edgewise"]
-    assert recipe.b_end is not None
-    for lr, slower in ((recipe.learning_rate, 1), (recipe.learning_rate / 16, 4)):
+    recipe = RECIPES["small"]
+    assert recipe.gate.b_bound is not None
+    for lr, slower in ((recipe.optimizer.lr, 1), (recipe.optimizer.lr / 16, 4)):
         run = a_run(place, lr=lr)
-        for steps, half_way in ((2 * slower * recipe.closing, True), (slower * recipe.closing, False)):
-            run.steps, run.step_number = steps, slower * recipe.closing // 2
+        for steps, half_way in (
+            (2 * slower * recipe.gate.b_bound_steps, True),
+            (slower * recipe.gate.b_bound_steps, False),
+        ):
+            run.steps, run.step_number = steps, slower * recipe.gate.b_bound_steps // 2
             for gate in run.gradients.gates:
-                gate.b.data.fill_(recipe.b)
+                gate.b.data.fill_(recipe.gate.b)
             run._lower_ceiling()
-            expected = (recipe.b + recipe.b_end) / 2 if half_way else recipe.b
+            expected = (recipe.gate.b + recipe.gate.b_bound) / 2 if half_way else recipe.gate.b
             assert all(gate.b.max().item() == pytest.approx(expected) for gate in run.gradients.gates)
 
 
@@ -649,7 +657,7 @@ def test_a_large_model_on_a_cpu_reads_less_held_out_text(place, monkeypatch):
     assert torch.equal(much[:3], little)
 
 
-@pytest.mark.parametrize("recipe", ["edgewise", "paper"])
+@pytest.mark.parametrize("recipe", ["small", "paper"])
 def test_the_summary_is_what_the_saved_twin_does(place, whole, recipe):
     folder = whole[recipe].folder
     found = json.loads((folder / "summary.json").read_text())
@@ -743,7 +751,7 @@ def test_eval_prints_models_side_by_side(pocket_run, tmp_path):
 
 
 def test_eval_on_text(place, whole):
-    twin = whole["edgewise"].folder
+    twin = whole["small"].folder
     code, printed, err = command("eval", place / "gpt2", twin, "--data", place / "text.txt")
     assert code == 0 and str(place / "gpt2") in printed and str(twin) in printed
     assert len(re.findall(r"memory about \d+\.\d GB in all", err)) == 2  # before each of them

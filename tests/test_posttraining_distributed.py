@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("distributed")
 
 STEPS = 3
 RUNS = {
-    "edgewise": {},
+    "small": {},
     "paper": {"recipe": "paper", "grad_accum": 2},  # whose gates are sampled
     "alone": {"layerwise_warmup": str(2 * ROWS * CONTEXT)},
     "sharded": {},
@@ -78,7 +78,7 @@ def together(place) -> str:
     """What two processes said. They leave their runs in `place`."""
     (place / "worker.py").write_text(WORKER)
     commands = [
-        arguments(place, place / "edgewise"),
+        arguments(place, place / "small"),
         arguments(place, place / "paper", "--recipe", "paper", "--grad-accum", 2),
         arguments(place, place / "alone", "--layerwise-warmup", 2 * ROWS * CONTEXT),
         "shard",

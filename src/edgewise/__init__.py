@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from edgewise.training.sparsify.config import SparsifyConfig as SparsifyConfig
     from edgewise.training.sparsify.loop import SparsifyResult as SparsifyResult
     from edgewise.training.sparsify.loop import sparsify as sparsify
+    from edgewise.training.sparsify.recipe import Recipe as Recipe
     from edgewise.training.transcoder.config import TranscoderConfig as TranscoderConfig
     from edgewise.training.transcoder.store import load_transcoder as load_transcoder
     from edgewise.training.transcoder.train import train_transcoder as train_transcoder
@@ -77,6 +78,7 @@ _HOME = {
     "Measured": "measure.evaluation",
     "ModelInfo": "models.info",
     "Plan": "planning.plan",
+    "Recipe": "training.sparsify.recipe",
     "SparsifyConfig": "training.sparsify.config",
     "SparsifyResult": "training.sparsify.loop",
     "Task": "tasks.pairs",

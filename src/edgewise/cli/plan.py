@@ -14,7 +14,7 @@ def plan(
     context: int | None = None,
     batch_size: int | None = None,
     grad_accum: int = 1,
-    recipe: Literal["edgewise", "paper"] = "edgewise",
+    recipe: Literal["small", "pretrained", "paper"] | None = None,
     lora: int | None = None,
     attention_only: bool = False,
     dtype: Literal["float32", "bfloat16"] = "float32",
@@ -35,7 +35,7 @@ def plan(
         context: Tokens per sequence; the model's own context (at most 1024) if not given.
         batch_size: Sequences per step, over all processes.
         grad_accum: Micro-batches per step on each device.
-        recipe: The recipe of the run.
+        recipe: The recipe of the run; by the model's size if not given.
         lora: Rank of LoRA adapters, instead of training all weights.
         attention_only: Train attention's weights only.
         dtype: Precision of matrix products.

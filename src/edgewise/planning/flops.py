@@ -77,7 +77,7 @@ def sparsify(shape: Shape, setup: Setup) -> Work:
     unembedding = candidate_vocabulary(shape, setup) * shape.width
     maps = shape.linear + unembedding
     pairs = shape.layers * shape.heads * K
-    forward_bytes, backward_bytes = ROW_BYTES[setup.recipe.sampled]
+    forward_bytes, backward_bytes = ROW_BYTES[setup.recipe.gate.sampled]
     adapters = (setup.lora or 0) * (shape.attention_sides if setup.attention_only else shape.sides)
     trained = 0 if setup.lora is not None else shape.attention if setup.attention_only else maps
     work = Work(
@@ -85,7 +85,7 @@ def sparsify(shape: Shape, setup: Setup) -> Work:
         exact=14 * shape.head_width * pairs,
         moved=(forward_bytes + backward_bytes) * pairs,
     )
-    if setup.recipe.distilled or setup.recipe.paired:
+    if setup.recipe.distillation or setup.recipe.paired_baseline:
         work += Work(products=layers_forward(shape, dense_K) + 2 * unembedding)
     if setup.checkpointing:  # layers are computed again for the backward pass
         again = 2 * (shape.linear + adapters)

@@ -79,7 +79,7 @@ def sparsify(shape: Shape, setup: Setup) -> Memory:
     kept = floats_per_layer(shape) * (1 if setup.checkpointing else shape.layers)
     kept += shape.layers * shape.width if setup.checkpointing else 0
     tokens, W = setup.micro_batch * setup.context, candidate_vocabulary(shape, setup)
-    averaged = setup.recipe.averaged and not setup.sharded
+    averaged = setup.recipe.optimizer.averaged_fraction and not setup.sharded
     return Memory(
         weights=weights + autocast,
         gradients=gradients,

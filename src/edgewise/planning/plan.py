@@ -13,7 +13,8 @@ from edgewise.planning.layout import Layout, obstacle, smallest_layout
 from edgewise.planning.memory import Memory
 from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape
-from edgewise.training.sparsify.config import LONGEST_CONTEXT, SparsifyConfig, recipe_for
+from edgewise.training.sparsify.config import LONGEST_CONTEXT, SparsifyConfig
+from edgewise.training.sparsify.recipe import choose_recipe
 from edgewise.training.transcoder.config import TranscoderConfig
 
 ASSUMED_TOKENS = 200_000_000
@@ -84,8 +85,8 @@ def plan(
         raise EdgewiseError(f"`context={config.context}` is longer than the model's own context, {longest}")
     shipped = shape.name in pocket.NAMES
     tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
-    recipe = recipe_for(config.recipe, shape.parameters)
-    batch_size = config.batch_size or recipe.batch_size
+    recipe = choose_recipe(config.recipe, shape.parameters)
+    batch_size = config.batch_size or recipe.optimizer.batch_size
     setup = Setup(
         context=config.context or min(longest, LONGEST_CONTEXT),
         micro_batch=max(1, batch_size // config.grad_accum),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from edgewise.planning.shape import Shape
-from edgewise.training.sparsify.config import PRETRAINED, Recipe
+from edgewise.training.sparsify.recipe import RECIPES, Recipe
 from edgewise.training.sparsify.sampled_softmax import LIKELY, OTHERS, is_large
 
 
@@ -18,7 +18,7 @@ class Setup:
     lora: int | None = None
     """Rank of adapters; None: weights themselves are trained."""
     attention_only: bool = False
-    recipe: Recipe = PRETRAINED["edgewise"]
+    recipe: Recipe = RECIPES["pretrained"]
     packed: bool = True
     """Documents are packed into sequences, and kept apart by a mask."""
     bf16: bool = False
@@ -32,6 +32,6 @@ class Setup:
 
 def candidate_vocabulary(shape: Shape, setup: Setup) -> int:
     """W, tokens whose logits are computed: the vocabulary, or with sampled softmax those of the batch and a sample."""
-    if not setup.recipe.paired or setup.sharded or not is_large(shape.vocabulary):
+    if not setup.recipe.paired_baseline or setup.sharded or not is_large(shape.vocabulary):
         return shape.vocabulary
     return min(shape.vocabulary, LIKELY + OTHERS + setup.micro_batch * setup.context)

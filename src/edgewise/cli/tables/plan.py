@@ -7,7 +7,7 @@ from edgewise.planning.hardware import CPU_SHARE, GIB, GPUS, H100, USABLE
 from edgewise.planning.layout import Layout
 from edgewise.planning.memory import Memory
 from edgewise.planning.plan import Plan, Stage
-from edgewise.training.sparsify.config import RECIPES, SparsifyConfig
+from edgewise.training.sparsify.config import SparsifyConfig
 
 _MEMORY = ("weights", "gradients", "optimizer", "dense", "activations", "logits", "masks")
 _GPUS_PER_MACHINE = 8
@@ -76,7 +76,7 @@ def launch_line(plan: Plan, layout: Layout) -> str:
         value = getattr(config, name)
         if value != getattr(default, name):
             words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
-    if layout.batch_size != RECIPES[config.recipe].batch_size:
+    if layout.batch_size != layout.setup.recipe.optimizer.batch_size:
         words.append(f"--batch-size {layout.batch_size}")
     if layout.grad_accum > 1:
         words.append(f"--grad-accum {layout.grad_accum}")

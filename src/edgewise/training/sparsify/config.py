@@ -1,156 +1,14 @@
 """What can be asked of a run: one dataclass is the API, the command line and its help."""
 
-import math
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from edgewise.core.errors import EdgewiseError
-
-if TYPE_CHECKING:
-    from edgewise.gating.config import GateConfig  # imports torch, which `--help` need not wait for
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How edges are removed. Each choice of the default is measured in docs/posttraining.md."""
-
-    gate: str
-    b: float
-    """Where the gate's offset starts, or stays if it is not learned."""
-    b_end: float | None
-    """No gate's offset may stay above a ceiling that falls from b to this, so that attention spread thin over many keys,
-    which no pressure near the threshold reaches, has to give way."""
-    closing: int
-    """Steps in which it falls, more where thresholds are slowed. What it closes takes as long to make up for: a run of less
-    than twice as many steps goes without."""
-    null_value: bool
-    """Whether to attend to nothing has a value of its own, which is learned."""
-    sampled: bool
-    """Sample gates while training, or let them be what they will be: open exactly when z > 0."""
-    distilled: bool
-    """Fit the dense model's distribution instead of the next token."""
-    paired: bool
-    """Compare with the dense model on the same batch instead of with a fixed number."""
-    relative_pressure: bool
-    """Press on the logarithm of the density instead of the density."""
-    hold: float
-    """Share of the run in which the multiplier may not fall below `held`: edges go first, then the loss comes back. A
-    multiplier that yields at once never gets past what hurts at first. Afterwards it may fall little by little, to the floor
-    at the end: one that falls faster lets edges back in."""
-    held: float
-    """In tolerances: half the loss that may be given up buys half the pressure."""
-    beta: float
-    """The multiplier's start, in tolerances."""
-    floor: float
-    """Its least value, in tolerances."""
-    ceiling: float
-    """Its largest value, in tolerances."""
-    speed: float
-    """Largest relative change of its level in one step."""
-    swing: float
-    """And in the whole run, in powers of e: what comes of a change is seen late where weights follow slowly."""
-    lead: float
-    """By how many powers of e it answers at once to all the room there could be, or to none: damps its swings."""
-    learning_rate: float
-    threshold_rate: float
-    """Learning rate of the gates' thresholds b."""
-    warmup: int
-    """Steps."""
-    decay: float
-    """Share of the run over which the rates fall to zero."""
-    averaged: float
-    """Share of the run that the twin is an average of, 0 for the weights of its last step. At a rate that gets anywhere in a
-    pretrained model, a step's noise alone costs more than the tolerance; the average has little of it, and the multiplier
-    goes by what the average loses on held-out text. Not with FSDP."""
-    batch_size: int
-    """Rows to a step, over all machines."""
-
-
-RECIPES = {
-    "edgewise": Recipe(
-        gate="relative",
-        b=7.0,
-        b_end=3.0,
-        closing=400,
-        null_value=False,
-        sampled=False,
-        distilled=True,
-        paired=True,
-        relative_pressure=True,
-        hold=0.6,
-        held=5.0,
-        beta=5.0,
-        floor=0.3,
-        ceiling=100.0,
-        speed=0.03,
-        swing=math.inf,
-        lead=0.0,
-        learning_rate=1e-3,
-        threshold_rate=0.1,
-        warmup=50,
-        decay=0.6,
-        averaged=0.0,
-        batch_size=16,
-    ),
-    "paper": Recipe(
-        gate="score",
-        b=2.0,
-        b_end=None,
-        closing=1,
-        null_value=False,
-        sampled=True,
-        distilled=False,
-        paired=False,
-        relative_pressure=False,
-        hold=0.0,
-        held=0.0,
-        beta=10.0,
-        floor=0.1,
-        ceiling=1e6,
-        speed=0.02,
-        swing=math.inf,
-        lead=0.0,
-        learning_rate=1e-3,
-        threshold_rate=0.0,
-        warmup=50,
-        decay=0.5,
-        averaged=0.0,
-        batch_size=16,
-    ),
-}
-SMALL = 5_000_000
-"""Parameters of a model that bears the recipe as it is."""
-PRETRAINED = {
-    "edgewise": replace(
-        RECIPES["edgewise"],
-        b_end=None,
-        null_value=True,
-        hold=1.0,
-        held=0.5,
-        beta=2.0,
-        floor=0.1,
-        ceiling=3.0,
-        swing=16.0,
-        lead=1.0,
-        decay=0.3,
-        averaged=0.05,
-    ),
-    "paper": RECIPES["paper"],
-}
-"""For larger models. Their weights follow so slowly that what high pressure takes away does not come back: so it stays low,
-and moves slowly. But not too low: with the loss at the tolerance, a factor of e in density is worth 1.6 tolerances
-(stories15M), and much less pressure than that lets back edges which training would have made up for. Nor does a ceiling on b
-let attention back that they need spread thin."""
-
-
-def recipe_for(name: str, parameters: int) -> Recipe:
-    """The recipe for a model of a size."""
-    return (RECIPES if parameters <= SMALL else PRETRAINED)[name]
-
+from edgewise.training.sparsify.recipe import RECIPES
 
 DEFAULT_MINUTES = 15.0
 DEFAULT_TOLERANCE = 0.01
@@ -173,8 +31,9 @@ class SparsifyConfig:
 
     out: Path = Path("runs/sparse")
     """Folder for the twin, summary.json, log.jsonl, the picture of the run and its snapshots."""
-    recipe: Literal["edgewise", "paper"] = "edgewise"
-    """How edges are removed: `edgewise`, or the `paper`'s own way (score gate, sampled, fixed target, no distillation)."""
+    recipe: Literal["small", "pretrained", "paper"] | None = None
+    """Hyperparameters: `small` for models of up to 5M parameters, `pretrained` for larger ones (by size if not given), or
+    `paper` for the paper's own way (score gate, sampled, fixed loss target, no distillation)."""
     tokens: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
     """Stop after so many tokens: 500K, 200M, 1.5B."""
     minutes: float | None = None
@@ -244,7 +103,7 @@ class SparsifyConfig:
             value = getattr(self, flag[2:].replace("-", "_"))
             range_ = "between 0 and 1" if flag == "--density" else "positive"
             raise EdgewiseError(f"{flag} must be {range_}, not {value}")
-        if self.recipe not in RECIPES:
+        if self.recipe is not None and self.recipe not in RECIPES:
             raise EdgewiseError(f"unknown recipe {self.recipe!r}; the recipes are: {', '.join(RECIPES)}")
 
     @property
@@ -264,14 +123,6 @@ class SparsifyConfig:
     def minute_limit(self) -> float | None:
         asked = (self.minutes, self.tokens, self.density)
         return DEFAULT_MINUTES if asked == (None, None, None) else self.minutes
-
-    @property
-    def gate_config(self) -> "GateConfig":
-        from edgewise.gating.config import GateConfig
-
-        kind = self.gate or RECIPES[self.recipe].gate
-        usual = {recipe.gate: recipe.b for recipe in RECIPES.values()}
-        return GateConfig(kind, usual[kind] if self.b is None else self.b, self.sinks)
 
 
 MAY_BE_NEW = ("tokens", "minutes", "density", "tolerance", "lr")

@@ -55,7 +55,7 @@ class Display:
             "model": f"{name}: {trained / 1e6:.2f}M trained parameters"
             + (f" (LoRA, rank {config.lora})" if config.lora else "")
             + (" (only attention)" if config.attention_only else ""),
-            "recipe": f"{config.recipe}, gate {gate.kind} from b = {gate.b:g}{null_value}, learning rate {run.rates[0]:g}",
+            "recipe": f"{run.recipe.name}, gate {gate.kind} from b = {gate.b:g}{null_value}, learning rate {run.rates[0]:g}",
             "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
             "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens"
             + "".join(f", or until {stop}" for stop in stops),

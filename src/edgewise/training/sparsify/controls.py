@@ -130,27 +130,29 @@ def train_masked(
     """The dense model, post-trained behind a mask as the twin was: what is trained, the fit and its words, the rates, rows,
     precision and number of steps are the run's own, and so is the average. `null_value` is where the null values start,
     if the twin has it, so that they differ in their edges only."""
-    recipe, device, steps = run.recipe, run.accelerator.device, run.step_number
+    recipe, device, steps = run.recipe.optimizer, run.accelerator.device, run.step_number
     plain = copy.deepcopy(run.dense).float()  # pyright: ignore
     set_null_values(plain, null_value)
     unembedding: Any = plain.get_output_embeddings()
     model = as_trained(plain, run.config)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
-    average = Average(learned) if recipe.averaged else None
+    average = Average(learned) if recipe.averaged_fraction else None
     model.train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     for step in display.track(range(steps)):
-        optimizer.param_groups[0]["lr"] = run.rates[0] * schedule(step, steps, recipe.warmup, recipe.decay)
+        optimizer.param_groups[0]["lr"] = run.rates[0] * schedule(
+            step, steps, recipe.warmup_steps, recipe.decay_fraction
+        )
         batch = run.data.train.take(run.batch_size)
         asked = (batch.targets != IGNORE).sum().item()
         for part in parts(batch, run.micro_batch_size, device):
             words, piece = run.gradients.words(part, step)
             with masked(model, mask), run.gradients.autocast(), only(unembedding, words):
                 logits = run_model(model, piece)
-            if recipe.distilled and mask is not None:
+            if run.recipe.distillation and mask is not None:
                 dense = run.gradients.dense_logits(piece, words)
                 loss = compare(logits, dense, piece.targets).divergence
             else:  # the dense model cannot learn from itself, but it can from text
@@ -160,7 +162,7 @@ def train_masked(
         optimizer.step()
         optimizer.zero_grad()
         if average is not None:
-            average.update(recipe.averaged * run.horizon)
+            average.update(recipe.averaged_fraction * run.horizon)
     if average is not None:
         average.swap()
     return (model if run.config.lora is None else model.merge_and_unload()).eval()  # pyright: ignore

@@ -20,8 +20,9 @@ from edgewise.gating.tap import tap
 from edgewise.measure.evaluation import cross_entropy, parts, run_model, run_rows
 from edgewise.training.sharding import pairs_of, share_of
 from edgewise.training.sparsify import layerwise
-from edgewise.training.sparsify.config import Recipe, SparsifyConfig
+from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.objective import compare
+from edgewise.training.sparsify.recipe import Recipe
 from edgewise.training.sparsify.sampled_softmax import (
     TOKENS,
     Words,
@@ -109,7 +110,7 @@ class Gradients:
         """The words whose logits are computed, None for all, and the batch with its targets among them."""
         vocabulary = len(self._unembeddings[0].weight)
         sharded = self.accelerator.distributed_type == DistributedType.FSDP
-        if not self.recipe.paired or sharded or not is_large(vocabulary):
+        if not self.recipe.paired_baseline or sharded or not is_large(vocabulary):
             return None, part
         if self.likely is None:
             self.likely = likely_words(self.dense, self.first_rows(TOKENS), self.micro_batch_size)
@@ -123,11 +124,11 @@ class Gradients:
         with self.autocast(), only(self._unembeddings[1], words), tap(self.inner) as seen:
             logits = run_model(self.model, part)
         compared = None
-        if self.recipe.distilled or self.recipe.paired:
+        if self.recipe.distillation or self.recipe.paired_baseline:
             dense = self.dense_logits(part, words)
             compared = compare(logits, dense, part.targets)
             del dense
-        if compared is not None and self.recipe.distilled:
+        if compared is not None and self.recipe.distillation:
             fit, ce = compared.divergence / asked, compared.ce / asked
         else:
             fit = ce = cross_entropy(logits, part.targets) / asked
@@ -169,7 +170,7 @@ class Gradients:
             seed = (self.config.seed * 1_000_003 + step) * len(self.gates) + each.layer
             each.noise = (seed, first_row)
         try:
-            with mode(self.inner, "sample" if self.recipe.sampled else "deterministic"):
+            with mode(self.inner, "sample" if self.recipe.gate.sampled else "deterministic"):
                 yield
         finally:
             for each in self.gates:

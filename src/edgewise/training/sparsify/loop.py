@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from edgewise.training.diverged import Diverged
 from edgewise.training.log import Log
 from edgewise.training.sparsify.config import LONGEST_CONTEXT, MAY_BE_NEW, SparsifyConfig, changed
 from edgewise.training.sparsify.console import Display
+from edgewise.training.sparsify.recipe import Recipe
 from edgewise.training.sparsify.run import Run
 from edgewise.training.sparsify.summary import summarize
 
@@ -51,12 +52,14 @@ def sparsify(
     data: Any = None,
     config: SparsifyConfig | None = None,
     *,
+    recipe: Recipe | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> SparsifyResult:
     """Post-train a dense model until almost no attention edges remain, at the same loss.
 
     `model` is a name as for `edgewise.load`, or a loaded dense model, which stays as it is. `data` is a text, jsonl or
     parquet file, a folder of them, a name of the Hugging Face hub, or a dataset object; the shipped models bring their own.
+    `recipe` is a value instead of the name in `config`; a resumed run keeps its own if it is not given.
 
     >>> result = edgewise.sparsify("pocket", config=edgewise.SparsifyConfig(minutes=5, out="runs/pocket-sparse"))
     >>> result.summary["density"], result.summary["delta_ce"]
@@ -84,10 +87,10 @@ def sparsify(
     found = training_data(name, data, config, dense, tokenizer)
     with evaluating(dense):
         with display.status("what attending to nothing is worth"):
-            begun = None if position is None else position.get("recipe", {})
-            run = Run(dense, found, config, accelerator, begun)
+            recipe = _recipe_of(position, recipe)
+            run = Run(dense, found, config, accelerator, recipe, is_resumed=position is not None)
         if config.report_to:
-            about = {"model": name, "seed": config.seed, "recipe": config.recipe}
+            about = {"model": name, "seed": config.seed, "recipe": run.recipe.name}
             accelerator.init_trackers("edgewise", about)
         with display.status("the dense model on held-out text"):
             dense_measured = run.validate_dense()
@@ -134,6 +137,16 @@ def _begin_or_resume(
     given = {key: value for key, value in asked.items() if value is not None}
     config = replace(kept, resume=True, save_minutes=config.save_minutes, controls=config.controls, **given)
     return config, {**position, "folder": found}
+
+
+def _recipe_of(position: dict[str, Any] | None, recipe: Recipe | None) -> Recipe | None:
+    """The recipe given, else that of the run that is resumed. Its weights have a null value or not, whatever is given."""
+    if position is None:
+        return recipe
+    begun = Recipe.from_dict(position["recipe"])
+    if recipe is None:
+        return begun
+    return replace(recipe, gate=replace(recipe.gate, null_value=begun.gate.null_value))
 
 
 def _tuple(x: Any) -> Any:
@@ -185,8 +198,7 @@ def _restore_or_plan(
         _check_same(run, position, dense)
         run.restore(position["folder"], position)
         now = run.step_number
-        added_since = {"null_value": False, "lead": 0.0}
-        if {**added_since, **position.get("recipe", {})} != json.loads(json.dumps(asdict(run.recipe))):
+        if Recipe.from_dict(position["recipe"]) != run.recipe:
             display.print(
                 "the recipe is another now than when this run was begun: it goes on with the new one"
             )

@@ -11,20 +11,10 @@ from transformers.pytorch_utils import Conv1D
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import EdgeGate, attention_modules, gates_of
-from edgewise.training.sparsify import config
-
-PRETRAINED_RATE, FEW_RATE = 5e-5, 2e-4
-"""The highest for models that do not bear the recipe's, and where few of their weights are trained: adapters, or attention's
-own. Adam's steps are as large as its rate however small the gradient is, and the nearer the twin is to the dense model the
-more of the gradient is noise: at 1e-4 the loss of stories15M rises while it is trained, at 3e-5 it falls."""
+from edgewise.training.sparsify.config import SparsifyConfig
 
 
-def usual_rate(parameters: int, few: bool) -> float:
-    """The highest learning rate for a model of a size, by whether few of its weights are trained."""
-    return float("inf") if parameters <= config.SMALL else FEW_RATE if few else PRETRAINED_RATE
-
-
-def as_trained(model: PreTrainedModel, settings: config.SparsifyConfig) -> nn.Module:
+def as_trained(model: PreTrainedModel, settings: SparsifyConfig) -> nn.Module:
     """The model with gradients for what the settings train, inside peft if that is adapters."""
     if settings.attention_only:
         train_attention_only(model)

@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from edgewise.training.averaging import Average
 from edgewise.training.diverged import Diverged
 from edgewise.training.sharding import share_of
 from edgewise.training.sparsify import layerwise
-from edgewise.training.sparsify.config import SparsifyConfig, recipe_for
+from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.gradients import Gradients
 from edgewise.training.sparsify.null_value import (
     LITTLE,
@@ -51,8 +51,8 @@ from edgewise.training.sparsify.parameters import (
     as_trained,
     can_fuse,
     parameter_groups,
-    usual_rate,
 )
+from edgewise.training.sparsify.recipe import Recipe, choose_recipe
 
 # At every snapshot it would say that tied weights are saved once.
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
@@ -93,14 +93,13 @@ class Run:
         data: Data,
         config: SparsifyConfig,
         accelerator: Accelerator,
-        begun: dict[str, Any] | None = None,
+        recipe: Recipe | None = None,
+        is_resumed: bool = False,
     ):
-        """`begun` is the recipe of a run that is gone on with: what its weights are does not change with ours."""
+        """`recipe`: chosen by the name in `config` and the model's size if not given. Weights of a resumed run are read."""
         self.config, self.data, self.accelerator = config, data, accelerator
-        self.recipe = recipe_for(config.recipe, model.num_parameters())
-        if begun is not None:
-            self.recipe = replace(self.recipe, null_value=begun.get("null_value", False))
-        self.batch_size = config.batch_size or self.recipe.batch_size
+        self.recipe = recipe or choose_recipe(config.recipe, model.num_parameters())
+        self.batch_size = config.batch_size or self.recipe.optimizer.batch_size
         processes = accelerator.num_processes
         if self.batch_size % (processes * config.grad_accum):
             raise EdgewiseError(
@@ -119,12 +118,14 @@ class Run:
         self.layerwise_steps = config.layerwise_tokens // self.tokens_per_step
         self.dense = model.to(accelerator.device).eval()  # pyright: ignore
         # weights are kept in single precision: the steps of training would be lost in bfloat16
-        self.gate = replace(config.gate_config, null_value=self.recipe.null_value)
+        self.gate = self.recipe.gate_config(config.gate, config.b, config.sinks)
         twin = gate(copy.deepcopy(model).float(), self.gate)  # pyright: ignore
         self.first_state = self._before = copy.deepcopy(data.train.state_dict())
-        if begun is None:  # else it is read
+        if not is_resumed:
             set_null_values(twin, self.mean_unattended(above(LITTLE, self.gate.sinks)))
-        self.rates = self._rates()
+        self.rates = self.recipe.optimizer.learning_rates(
+            config.lr, subset=config.lora is not None or config.attention_only
+        )
         self._dropout = [(part, part.p) for part in twin.modules() if isinstance(part, nn.Dropout)]
         for part, _ in self._dropout:
             part.p = 0.0  # the constraint compares with the dense model, which is not disturbed either
@@ -146,12 +147,13 @@ class Run:
             self.micro_batch_size,
             self._first_rows,
         )
+        multiplier, tolerance = self.recipe.multiplier, config.loss_tolerance
         self.multiplier = Multiplier(
-            self.recipe.beta * config.loss_tolerance,
-            self.recipe.speed,
-            self.recipe.floor * config.loss_tolerance,
-            self.recipe.ceiling * config.loss_tolerance,
-            self.recipe.lead,
+            multiplier.initial * tolerance,
+            multiplier.step_size,
+            multiplier.minimum * tolerance,
+            multiplier.maximum * tolerance,
+            multiplier.damping,
         )
         self.target = float("nan")  # the dense model's held-out loss, once measured
         self.step_number = self.steps = 0
@@ -176,7 +178,10 @@ class Run:
 
     def _averaging(self) -> Average | None:
         """The average that will be the twin. FSDP has weights in parts, of which snapshots would hold one process's."""
-        if not self.recipe.averaged or self.accelerator.distributed_type == DistributedType.FSDP:
+        if (
+            not self.recipe.optimizer.averaged_fraction
+            or self.accelerator.distributed_type == DistributedType.FSDP
+        ):
             return None
         average = Average(p for p in self.model.parameters() if p.requires_grad)
         accelerator, file = self.accelerator, "average.safetensors"
@@ -192,17 +197,6 @@ class Run:
 
         accelerator.register_load_state_pre_hook(load)
         return average
-
-    def _rates(self) -> tuple[float, float]:
-        usual = self.recipe.learning_rate
-        rate = self.config.lr or min(
-            usual,
-            usual_rate(
-                self.dense.num_parameters(), self.config.lora is not None or self.config.attention_only
-            ),
-        )
-        # thresholds are slowed with the weights, so that these can follow; but by less, or they would never arrive
-        return rate, self.recipe.threshold_rate * (rate / usual) ** 0.5
 
     # ------------------------------------------------------------------------------------------------------ a step
 
@@ -224,7 +218,7 @@ class Run:
 
     def mean_unattended(self, mask: Mask) -> list[Tensor] | None:
         """What attending to nothing begins with, given the edges that stay; None if the recipe does without."""
-        if not self.recipe.null_value:
+        if not self.recipe.gate.null_value:
             return None
         context = self.data.train.context
         return mean_unattended(self.dense, self._first_rows(rows_to_read(context) * context), mask)
@@ -233,7 +227,7 @@ class Run:
     def pressure(self) -> float:
         """What the density is multiplied by: beta, or beta over the present density if pressure is relative."""
         beta = self.multiplier.beta
-        return beta / max(self.density, 1e-6) if self.recipe.relative_pressure else beta
+        return beta / max(self.density, 1e-6) if self.recipe.log_density else beta
 
     def step(self, flags: tuple[float, ...] = ()) -> StepLog:
         """One update. `flags` are added up over the processes on the way."""
@@ -246,7 +240,7 @@ class Run:
         sums = self.compute_gradients(self._next_batch(), is_layerwise)
         told = torch.cat([sums, torch.tensor(flags, device=sums.device)])
         ce, dense_ce, density, *flags_ = self.accelerator.reduce(told, "sum").tolist()  # pyright: ignore
-        if not self.recipe.paired and not is_layerwise:
+        if not self.recipe.paired_baseline and not is_layerwise:
             dense_ce = self.target
         seen = StepLog(ce, dense_ce, density, tuple(flags_))
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -256,16 +250,16 @@ class Run:
         self.optimizer.zero_grad()
         self._lower_ceiling()
         if self.average is not None and not is_layerwise:
-            share = self.average.update(self.recipe.averaged * self.horizon)
+            share = self.average.update(self.recipe.optimizer.averaged_fraction * self.horizon)
             # over the same steps, so that what the two lose can be compared; but over no fewer than ten
             self.multiplier.memory = 1 - min(share, max(0.1, 1 / self.average.seen))
-        tolerance, recipe = self.config.loss_tolerance, self.recipe
+        tolerance, recipe = self.config.loss_tolerance, self.recipe.multiplier
         least = at.least_pressure
         if self.config.density is not None:
-            least = let_go(least, recipe.floor, self.held_out_density / self.config.density)
-        self.multiplier.speed = (
-            recipe.speed if is_layerwise else min(recipe.speed, recipe.swing / self.horizon)
-        )
+            least = let_go(least, recipe.minimum, self.held_out_density / self.config.density)
+        self.multiplier.speed = recipe.step_size
+        if recipe.max_change is not None and not is_layerwise:
+            self.multiplier.speed = min(recipe.step_size, recipe.max_change / self.horizon)
         self.multiplier.update(ce - dense_ce, SAFETY * tolerance, least * tolerance)
         self.density = density
         self.step_number += 1
@@ -281,15 +275,16 @@ class Run:
     def _place(self) -> "_Place":
         """Where the schedule is: the recipe's, which begins with the steps of all layers together. Before, rates warm up and
         the multiplier may yield: beyond the tolerance the estimate is far too low, and what it allows is not made up for."""
-        recipe, step, steps = (
-            self.recipe,
-            self.step_number - self.layerwise_steps,
-            self.steps - self.layerwise_steps,
-        )
+        multiplier, optimizer = self.recipe.multiplier, self.recipe.optimizer
+        step, steps = self.step_number - self.layerwise_steps, self.steps - self.layerwise_steps
         if step < 0:
-            return _Place(schedule(self.step_number, self.steps, recipe.warmup, 0.0), recipe.floor)
-        pressure = least_pressure(step / steps, recipe.hold, recipe.held, recipe.floor)
-        return _Place(schedule(step, steps, recipe.warmup, recipe.decay), pressure)
+            return _Place(
+                schedule(self.step_number, self.steps, optimizer.warmup_steps, 0.0), multiplier.minimum
+            )
+        pressure = least_pressure(
+            step / steps, multiplier.hold_fraction, multiplier.hold_minimum, multiplier.minimum
+        )
+        return _Place(schedule(step, steps, optimizer.warmup_steps, optimizer.decay_fraction), pressure)
 
     def _begin_together(self) -> None:
         """Forget what belongs to the layers' own losses: gradients have another size now, most weights get their first, and
@@ -319,11 +314,12 @@ class Run:
     @torch.no_grad()
     def _lower_ceiling(self) -> None:
         """Forbid attention spread thin, little by little, and never allow it again."""
-        recipe, start = self.recipe, self.gate.b
-        if recipe.b_end is not None and self.gate.learned:
+        recipe, start = self.recipe.gate, self.gate.b
+        if recipe.b_bound is not None and self.gate.learned:
             step, steps = self.step_number - self.layerwise_steps, self.steps - self.layerwise_steps
-            closing = recipe.closing * recipe.threshold_rate / self.rates[1]  # as slowly as thresholds move
-            end = min(recipe.b_end, start) if steps >= 2 * closing else start
+            # as slowly as thresholds move
+            closing = recipe.b_bound_steps * self.recipe.optimizer.threshold_lr / self.rates[1]
+            end = min(recipe.b_bound, start) if steps >= 2 * closing else start
             highest = ceiling(max(0, step), start, end, closing)
             for each in self.gradients.gates:
                 each.b.clamp_(max=highest)

@@ -22,7 +22,7 @@ def summarize(
     config, gate = run.config, run.gate
     return {
         "model": name,
-        "recipe": config.recipe,
+        "recipe": run.recipe.name,
         "gate": asdict(gate),
         "seed": config.seed,
         "tolerance": config.loss_tolerance,
@@ -51,6 +51,7 @@ def summarize(
             "dtype": config.dtype,
             "processes": run.accelerator.num_processes,
         },
+        "hyperparameters": asdict(run.recipe),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
 

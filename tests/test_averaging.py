@@ -18,8 +18,9 @@ from torch import nn
 import edgewise
 from edgewise.measure.evaluation import measure
 from edgewise.training.averaging import Average
-from edgewise.training.sparsify import config, loop
+from edgewise.training.sparsify import loop
 from edgewise.training.sparsify.objective import Multiplier
+from edgewise.training.sparsify.recipe import RECIPES, Recipe
 from edgewise.training.sparsify.run import Run
 
 
@@ -29,24 +30,31 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def pretrained(monkeypatch):
-    """Every model counts as large, and its twin is the average of all steps."""
-    recipe = replace(config.PRETRAINED["edgewise"], averaged=1.0)
-    monkeypatch.setattr(config, "SMALL", 0)
-    monkeypatch.setitem(config.PRETRAINED, "edgewise", recipe)
+def undrawn(monkeypatch):
     monkeypatch.setattr(loop, "draw_run", lambda folder: None)
 
 
-def sparsify(place: Path, out: Path, **others) -> edgewise.SparsifyResult:
-    return edgewise.sparsify(place / "llama", place / "text.txt", settings(out, **others))
+def averaging(fraction: float) -> Recipe:
+    """The recipe of pretrained models, with the average of a fraction of the run."""
+    recipe = RECIPES["pretrained"]
+    return replace(recipe, optimizer=replace(recipe.optimizer, averaged_fraction=fraction))
 
 
-def a_run(place: Path, out: Path, steps: int, **others) -> Run:
+AVERAGE_OF_ALL = averaging(1.0)
+
+
+def sparsify(
+    place: Path, out: Path, recipe: Recipe | None = AVERAGE_OF_ALL, **others
+) -> edgewise.SparsifyResult:
+    return edgewise.sparsify(place / "llama", place / "text.txt", settings(out, **others), recipe=recipe)
+
+
+def a_run(place: Path, out: Path, steps: int, recipe: Recipe = AVERAGE_OF_ALL, **others) -> Run:
     """The parts of a run, before its first step."""
     dense, tokenizer = edgewise.load(place / "llama"), edgewise.load_tokenizer(place / "llama")
     asked = settings(out, steps, **others)
     data = loop.training_data("", place / "text.txt", asked, dense, tokenizer)
-    run = Run(dense, data, asked, Accelerator(cpu=True))
+    run = Run(dense, data, asked, Accelerator(cpu=True), recipe)
     run.steps, run.target = steps, 0.0
     return run
 
@@ -142,13 +150,11 @@ def test_between_validations_the_batches_tell_how_the_loss_changes():
     assert multiplier.expected == pytest.approx(0.04 + (1 - multiplier.memory) * 0.02)
 
 
-@pytest.mark.parametrize(("averaged", "over"), [(1.0, 100), (0.11, 11), (0.05, 10)])
+@pytest.mark.parametrize(("fraction", "over"), [(1.0, 100), (0.11, 11), (0.05, 10)])
 def test_what_batches_lose_is_averaged_over_the_steps_of_the_twin_and_no_fewer_than_ten(
-    place, tmp_path, monkeypatch, averaged, over
+    place, tmp_path, fraction, over
 ):
-    recipe = replace(config.PRETRAINED["edgewise"], averaged=averaged)
-    monkeypatch.setitem(config.PRETRAINED, "edgewise", recipe)
-    run, expected = a_run(place, tmp_path, 100), 0.0
+    run, expected = a_run(place, tmp_path, 100, averaging(fraction)), 0.0
     for n in range(1, 15):
         seen = run.step()
         share = max(1 / n, 1 / over)
@@ -158,13 +164,14 @@ def test_what_batches_lose_is_averaged_over_the_steps_of_the_twin_and_no_fewer_t
 
 def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path, monkeypatch):
     """Whose steps are few has large ones, but never larger than the recipe's."""
-    recipe, loss_is_kept, update = config.PRETRAINED["edgewise"], -1.0, Multiplier.update
+    recipe, loss_is_kept, update = AVERAGE_OF_ALL.multiplier, -1.0, Multiplier.update
     monkeypatch.setattr(Multiplier, "update", lambda self, gap, *limits: update(self, loss_is_kept, *limits))
     for steps in (STEPS, 1_000):
         run = a_run(place, tmp_path, steps)
         before = run.multiplier.level
         run.step()
-        expected = min(recipe.speed, recipe.swing / steps)
+        assert recipe.max_change is not None
+        expected = min(recipe.step_size, recipe.max_change / steps)
         assert run.multiplier.level == pytest.approx(before * math.exp(expected))
 
 
@@ -188,9 +195,8 @@ def test_the_twin_is_the_average_of_the_steps_and_measured_as_such(
 
 
 def test_a_small_models_twin_is_its_last_step(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(config, "SMALL", 10**9)
     seen = every_step(monkeypatch)
-    sparsify(place, tmp_path / "run")
+    sparsify(place, tmp_path / "run", recipe=None)
     for name, parameter in edgewise.load(tmp_path / "run").named_parameters():
         assert torch.equal(parameter.detach(), seen[-1][name])
 
@@ -249,7 +255,7 @@ def test_a_run_without_an_end_does_not_stand_still(place, tmp_path):
     """A density alone allows for a day of steps, over which nothing is to be spread."""
     run = a_run(place, tmp_path, 1_000_000)
     run.step()
-    assert run.multiplier.speed >= 0.004 and run.recipe.averaged * run.horizon <= 4000
+    assert run.multiplier.speed >= 0.004 and run.recipe.optimizer.averaged_fraction * run.horizon <= 4000
 
 
 @pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
@@ -263,9 +269,8 @@ def test_adapters_are_averaged_before_they_are_merged(place, tmp_path):
 
 def test_a_run_that_was_begun_without_an_average_begins_one(place, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(config, "SMALL", 10**9)
         before_step(patch, 2, lambda run: signal.raise_signal(signal.SIGINT))
-        sparsify(place, tmp_path / "run", lr=1e-4)
+        sparsify(place, tmp_path / "run", recipe=RECIPES["small"], lr=1e-4)
     seen = every_step(monkeypatch)
     sparsify(place, tmp_path / "run", resume=True)
     assert "the recipe is another now" in capsys.readouterr().err

@@ -131,7 +131,9 @@ def test_together_begins_afresh(place):
         rates.append(run.optimizer.param_groups[0]["lr"])
     assert rates[20] == rates[0] < rates[1] == rates[21] < rates[19]
     assert {int(state["step"]) for state in run.optimizer.state.values()} == {2}
-    assert run.multiplier.beta >= run.recipe.beta * run.config.loss_tolerance  # held from here on
+    assert (
+        run.multiplier.beta >= run.recipe.multiplier.initial * run.config.loss_tolerance
+    )  # held from here on
 
 
 def test_layers_alone_may_yield(place):
@@ -142,7 +144,7 @@ def test_layers_alone_may_yield(place):
         seen = run.step()
         if seen.ce < run.config.loss_tolerance:
             break
-        assert run.multiplier.beta < run.recipe.beta * run.config.loss_tolerance
+        assert run.multiplier.beta < run.recipe.multiplier.initial * run.config.loss_tolerance
     assert run.step_number > 3
     assert max(gate.b.max().item() for gate in run.gradients.gates) > 0.99
 

@@ -14,8 +14,6 @@ from edgewise.data import Batch, open_data
 from edgewise.gating.config import GateConfig
 from edgewise.gating.edge_gate import EdgeGate, HeadShape, gates_of
 from edgewise.kernels.equations import GateSpec, reference
-from edgewise.training import snapshot
-from edgewise.training.sparsify import config
 from edgewise.training.sparsify import null_value as rest
 from edgewise.training.sparsify.console import Display
 from edgewise.training.sparsify.controls import (
@@ -26,6 +24,7 @@ from edgewise.training.sparsify.controls import (
     train_masked,
 )
 from edgewise.training.sparsify.parameters import parameter_groups
+from edgewise.training.sparsify.recipe import RECIPES, SMALL_PARAMETERS, choose_recipe
 from edgewise.training.sparsify.run import Run
 from edgewise.training.sparsify.summary import summarize
 
@@ -163,11 +162,10 @@ def place(tmp_path_factory):
     return place
 
 
-def a_run(place, **others) -> Run:
+def a_run(place, recipe: str | None = None, **others) -> Run:
     data = open_data(place / "text.txt", edgewise.load_tokenizer(place / "llama"), 32, seed=0)
-    run = Run(
-        edgewise.load(place / "llama"), data, settings(place / "unused", **others), Accelerator(cpu=True)
-    )
+    config = settings(place / "unused", recipe=recipe, **others)
+    run = Run(edgewise.load(place / "llama"), data, config, Accelerator(cpu=True))
     run.steps = 6
     return run
 
@@ -202,18 +200,19 @@ def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(sinks):
             torch.testing.assert_close(mean[kv_head], total / mass, atol=1e-5, rtol=1e-4)
 
 
-def test_small_models_and_the_papers_recipe_go_without(place, monkeypatch):
-    assert not a_run(place).gate.null_value
-    monkeypatch.setattr(config, "SMALL", 0)
-    assert a_run(place).gate.null_value and not a_run(place, recipe="paper").gate.null_value
+def test_small_models_and_the_papers_recipe_go_without(place):
+    assert not a_run(place).gate.null_value and not a_run(place, "paper").gate.null_value
+    assert a_run(place, "pretrained").gate.null_value
+    large = SMALL_PARAMETERS + 1
+    assert choose_recipe(None, large) == RECIPES["pretrained"]
+    assert not choose_recipe("paper", large).gate.null_value
 
 
 @pytest.mark.parametrize(
     "others", [{}, {"attention_only": True}, {"lora": 2}, {"lora": 2, "attention_only": True}]
 )
-def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, others):
-    monkeypatch.setattr(config, "SMALL", 0)
-    run = a_run(place, **others)
+def test_it_is_trained_with_the_weights_and_at_their_rate(place, others):
+    run = a_run(place, "pretrained", **others)
     before = [gate.null_value.clone() for gate in run.gradients.gates if gate.null_value is not None]
     assert len(before) == 2 and all(each.any() for each in before)
     weights, thresholds = parameter_groups(run.model)
@@ -232,18 +231,11 @@ def test_it_is_trained_with_the_weights_and_at_their_rate(place, monkeypatch, ot
         ]  # a threshold's would be many times larger
 
 
-def test_a_run_that_was_begun_without_one_goes_on_without(place, monkeypatch, tmp_path):
+def test_a_run_that_was_begun_without_one_goes_on_without(place, tmp_path):
     edgewise.sparsify(place / "llama", place / "text.txt", settings(tmp_path / "run", steps=2))
-    monkeypatch.setattr(config, "SMALL", 0)
-    for position in (tmp_path / "run/snapshots").glob(
-        "*/position.json"
-    ):  # of a version that knew nothing of it
-        content = json.loads(position.read_text())
-        del content["recipe"]["null_value"], content["recipe"]["lead"]
-        position.write_text(json.dumps(content))
-    monkeypatch.setattr(snapshot, "_damage", lambda folder: None)
-    asked = settings(tmp_path / "run", steps=4, resume=True)
-    twin = edgewise.sparsify(place / "llama", place / "text.txt", asked).twin
+    config = settings(tmp_path / "run", steps=4, resume=True)
+    recipe = RECIPES["pretrained"]
+    twin = edgewise.sparsify(place / "llama", place / "text.txt", config, recipe=recipe).twin
     assert all(gate.null_value is None for gate in gates_of(twin))
     assert (
         edgewise.gate_config(edgewise.load(tmp_path / "run"))
@@ -252,10 +244,9 @@ def test_a_run_that_was_begun_without_one_goes_on_without(place, monkeypatch, tm
     )
 
 
-def test_controls_have_one_too(place, monkeypatch):
+def test_controls_have_one_too(place):
     """Or they would be worse for another reason than their mask."""
-    monkeypatch.setattr(config, "SMALL", 0)
-    run = a_run(place)
+    run = a_run(place, "pretrained")
     run.step()
 
     def nothing(layer: int, weights: Tensor) -> Tensor:
@@ -270,11 +261,9 @@ def test_controls_have_one_too(place, monkeypatch):
     assert measure_masked(model, nothing, held_out)["ce"] != with_it
 
 
-def test_saved_controls_keep_theirs(place, monkeypatch, tmp_path):
-    monkeypatch.setattr(config, "SMALL", 0)
-    result = edgewise.sparsify(
-        place / "llama", place / "text.txt", settings(tmp_path / "run", steps=2, controls=True)
-    )
+def test_saved_controls_keep_theirs(place, tmp_path):
+    config = settings(tmp_path / "run", steps=2, controls=True, recipe="pretrained")
+    result = edgewise.sparsify(place / "llama", place / "text.txt", config)
     held_out = a_run(place).data.held_out
     for name in ("random", *TOP_K):
         model = edgewise.load(place / "llama")
