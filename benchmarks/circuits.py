@@ -82,7 +82,7 @@ def analyse(out: Path, prompts: int, seeds: tuple[int, ...]) -> None:
             task = make_task(name, tokenizer, prompts)
             config = edgewise.CircuitConfig(task=name, prompts=prompts)
             with masked(model, mask):
-                found = find_circuit(model, task, config, subject.name)
+                found = find_circuit(model, task, config, name=subject.name)
             result = CircuitResult(name, task.metric, config.threshold, 0, config.method, [], [found])
             result.save(_file(out, subject, name))
             print(subject.name, name, found.accuracy, found.counts(), flush=True)

@@ -22,10 +22,10 @@ from transformers import PreTrainedModel
 from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
 import edgewise
-from edgewise.circuits import edges
+from edgewise.circuits.edges import EdgePatching
 from edgewise.circuits.heads import patch_heads
-from edgewise.circuits.memory import prompts_at_once
 from edgewise.circuits.replay import record
+from edgewise.circuits.streams import wiring_of
 from edgewise.tasks.pairs import Prompts
 
 MEMORY = 2**30
@@ -62,7 +62,7 @@ def ours(model: PreTrainedModel, given: Prompts) -> tuple[float, torch.Tensor]: 
     began = time.perf_counter()
     with torch.no_grad():
         replay = record(model, given, "logit difference")
-        scores = patch_heads(replay, replay.corrupt, replay.clean, MEMORY, lambda rows: None)
+        scores = patch_heads(replay, replay.corrupt, replay.clean, MEMORY)
     return time.perf_counter() - began, scores.mean(-1)
 
 
@@ -117,11 +117,8 @@ def attribution(model: PreTrainedModel) -> None:
     print("\nEAP-IG, 16 prompts x 16 tokens")
     for steps in (1, 5):
         began = time.perf_counter()
-        wiring, *_ = edges.wiring_of(model, replay.of_prompts(slice(0, 1)))
-        for chunk in torch.arange(replay.n).split(prompts_at_once(replay, wiring, MEMORY)):
-            part = replay.of_prompts(chunk)
-            _, clean, corrupt = edges.wiring_of(model, part)
-            edges.edge_scores(part, wiring, clean, corrupt, steps)
+        wiring = wiring_of(replay.select(slice(0, 1)))
+        EdgePatching(replay, wiring, MEMORY).attribution(steps)
         seconds = time.perf_counter() - began
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
         print(f"{steps} steps, {wiring.count:,} edges: {seconds:.1f} s, peak memory grew by {grown:.2f} GB")

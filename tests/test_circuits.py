@@ -13,13 +13,17 @@ from runs import command
 from torch import Tensor, nn
 
 import edgewise
-from edgewise.circuits import edges, heads
+from edgewise.circuits import heads
 from edgewise.circuits.config import CircuitConfig
-from edgewise.circuits.curve import grid, ranks, trace
+from edgewise.circuits.curve import grid, ranks, refine
+from edgewise.circuits.eap import edge_attribution
+from edgewise.circuits.edge_patching import scores_with_edges
 from edgewise.circuits.find import find_circuit, find_circuits
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult
+from edgewise.circuits.streams import record_edges, wiring_of
 from edgewise.circuits.token_edges import token_edges
+from edgewise.circuits.wiring import Wiring
 from edgewise.core.errors import EdgewiseError
 from edgewise.models.architecture import parts_of
 from edgewise.pocket import folder
@@ -147,7 +151,7 @@ def test_heads_of_other_architectures_equal_a_run_of_the_whole_model(kind):
         with edgewise.tap(model, edit={"outputs": edit}):
             expected = score_of(model, given.clean, given, "probability difference")
         torch.testing.assert_close(
-            found.lost[:, layer, head], 1 - replay.share(expected), atol=1e-4, rtol=1e-4
+            found.lost[:, layer, head], 1 - replay.explained(expected), atol=1e-4, rtol=1e-4
         )
 
 
@@ -165,7 +169,7 @@ def test_all_heads_explain_everything_and_no_head_nothing(kind, sparse):
     replay = record(model_of(kind, sparse), prompts(), "logit difference")
     keep = torch.zeros(2, replay.n, 3, 4, dtype=torch.bool)
     keep[1] = True
-    shares = replay.share(heads.scores_keeping(replay, keep, GIGABYTE))
+    shares = replay.explained(heads.scores_with_heads(replay, keep, GIGABYTE))
     torch.testing.assert_close(shares, torch.tensor([[0.0], [1.0]]).expand(2, replay.n), atol=1e-4, rtol=0)
 
 
@@ -174,8 +178,7 @@ def test_a_model_is_left_as_it_was():
     before = score_of(model, given.clean, given)
     replay = record(model, given, "logit difference")
     heads.head_effects(replay, GIGABYTE)
-    wiring, clean, corrupt = edges.wiring_of(model, replay)
-    edges.edge_scores(replay, wiring, clean, corrupt, 2)
+    edge_attribution(record_edges(replay), 2)
     assert torch.equal(score_of(model, given.clean, given), before)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any("forward" in module.__dict__ for module in model.modules())
@@ -251,12 +254,13 @@ def plain_edge(model: Any, kind: str, given: Prompts, source: str, target: str) 
 def test_dropping_one_edge_equals_path_patching_for_every_edge(kind, sparse):
     model, given = model_of(kind, sparse), prompts(3, 7, 2)
     replay = record(model, given, "logit difference")
-    wiring, _, corrupt = edges.wiring_of(model, replay)
+    runs = record_edges(replay)
+    wiring = runs.wiring
     assert wiring.parallel == (kind == "gpt_neox")
     for source, target in wiring.exists.nonzero().tolist():
         keep = wiring.exists.clone()
         keep[source, target] = False
-        found = edges.scores_keeping(replay, wiring, corrupt, keep.expand(replay.n, -1, -1))
+        found = scores_with_edges(runs, keep.expand(replay.n, -1, -1))
         expected = plain_edge(model, kind, given, wiring.sources[source], wiring.targets[target])
         name = f"{wiring.sources[source]} -> {wiring.targets[target]}"
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
@@ -267,10 +271,11 @@ def test_dropping_one_edge_equals_path_patching_for_every_edge(kind, sparse):
 def test_all_edges_explain_everything_and_no_edge_nothing(kind, sparse):
     model, given = model_of(kind, sparse), prompts()
     replay = record(model, given, "probability difference")
-    wiring, _, corrupt = edges.wiring_of(model, replay)
+    runs = record_edges(replay)
+    wiring = runs.wiring
     for kept in (0.0, 1.0):
         keep = (wiring.exists & bool(kept)).expand(replay.n, -1, -1)
-        shares = replay.share(edges.scores_keeping(replay, wiring, corrupt, keep))
+        shares = replay.explained(scores_with_edges(runs, keep))
         torch.testing.assert_close(shares, torch.full((replay.n,), kept), atol=2e-3, rtol=0)
 
 
@@ -278,16 +283,15 @@ def test_all_edges_explain_everything_and_no_edge_nothing(kind, sparse):
 def test_edges_of_a_twin_without_sinks_explain_everything(kind):
     model, given = model_of(kind, sparse=True, sinks=False), prompts()
     replay = record(model, given, "logit difference")
-    wiring, _, corrupt = edges.wiring_of(model, replay)
-    shares = replay.share(
-        edges.scores_keeping(replay, wiring, corrupt, wiring.exists.expand(replay.n, -1, -1))
-    )
+    runs = record_edges(replay)
+    wiring = runs.wiring
+    shares = replay.explained(scores_with_edges(runs, wiring.exists.expand(replay.n, -1, -1)))
     torch.testing.assert_close(shares, torch.ones(replay.n), atol=2e-3, rtol=0)
 
 
 def test_gpt2_small_has_the_usual_number_of_edges():
     layer = SimpleNamespace(heads=12, kv_heads=12)
-    wiring = edges.Wiring(SimpleNamespace(layers=[layer] * 12), parallel=False)
+    wiring = Wiring(SimpleNamespace(layers=[layer] * 12), parallel=False)
     assert (wiring.count, len(wiring.sources), len(wiring.targets)) == (32_491, 157, 445)
     assert wiring.head_pairs[1] == 9_504
 
@@ -296,8 +300,8 @@ def test_gpt2_small_has_the_usual_number_of_edges():
 def test_a_model_that_normalises_after_its_sublayers_has_heads_but_no_edges(kind):
     model = model_of(kind)
     replay = record(model, prompts(), "logit difference")
-    with pytest.raises(EdgewiseError, match="--no-edges"):
-        edges.wiring_of(model, replay)
+    with pytest.raises(EdgewiseError, match="`edges=False`"):
+        wiring_of(replay)
 
 
 def linear_model() -> Any:
@@ -322,14 +326,14 @@ def test_attribution_of_a_linear_model_is_exact(steps):
 
     with edgewise.tap(model, edit={"weights": hold}):
         replay = record(model, given, "logit difference")
-        wiring, clean, corrupt = edges.wiring_of(model, replay)
-        found = edges.edge_scores(replay, wiring, clean, corrupt, steps)
+        runs = record_edges(replay)
+        wiring, attribution = runs.wiring, edge_attribution(runs, steps)
         for source, target in wiring.exists.nonzero().tolist():
             keep = wiring.exists.clone()
             keep[source, target] = False
-            without = edges.scores_keeping(replay, wiring, corrupt, keep.expand(replay.n, -1, -1))
-            torch.testing.assert_close(found[:, source, target], replay.clean.scores - without)
-    assert (found != 0).float().mean() > 0.1
+            without = scores_with_edges(runs, keep.expand(replay.n, -1, -1))
+            torch.testing.assert_close(attribution[:, source, target], replay.clean.scores - without)
+    assert (attribution != 0).float().mean() > 0.1
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -338,18 +342,18 @@ def test_attribution_equals_a_small_change_along_each_edge(kind):
     model = model_of(kind).double()
     given = prompts(2, 6, 2)
     replay = record(model, given, "logit difference")
-    wiring, clean, corrupt = edges.wiring_of(model, replay)
-    found = edges.edge_scores(replay, wiring, clean, corrupt, 1)
+    runs = record_edges(replay)
+    wiring, attribution = runs.wiring, edge_attribution(runs, 1)
     small = 1e-3
     for source, target in wiring.exists.nonzero().tolist()[::7]:
         both = []
         for sign in (1, -1):
             keep = wiring.exists.double().clone()
             keep[source, target] = 1 + sign * small
-            both.append(edges.scores_keeping(replay, wiring, corrupt, keep.expand(replay.n, -1, -1)))
+            both.append(scores_with_edges(runs, keep.expand(replay.n, -1, -1)))
         slope = (both[0] - both[1]) / (2 * small)
         # some norms compute in single precision whatever the model does
-        torch.testing.assert_close(found[:, source, target], slope, atol=1e-3, rtol=1e-2)
+        torch.testing.assert_close(attribution[:, source, target], slope, atol=1e-3, rtol=1e-2)
 
 
 # ------------------------------------------------------------------------------------------------------- token edges
@@ -360,7 +364,7 @@ def test_attribution_equals_a_small_change_along_each_edge(kind):
 def test_token_edges_are_counted_and_are_enough(kind, sparse):
     model, given = model_of(kind, sparse), prompts()
     replay = record(model, given, "logit difference", reuse_prefix=False)
-    replay = replay.of_prompts(replay.effect.abs() > 0.05)
+    replay = replay.select(replay.effect.abs() > 0.05)
     found = token_edges(replay, 0.9)
     with edgewise.tap(model, read=["weights"]) as seen:
         score_of(model, replay.prompts.clean, replay.prompts)
@@ -376,7 +380,7 @@ def test_token_edges_are_counted_and_are_enough(kind, sparse):
 def test_token_edges_of_a_model_in_half_precision(sparse):
     model = model_of("llama", sparse).to(torch.bfloat16)
     replay = record(model, prompts(), "logit difference", reuse_prefix=False)
-    replay = replay.of_prompts(replay.effect.abs() > 0.05)
+    replay = replay.select(replay.effect.abs() > 0.05)
     found = token_edges(replay, 0.9)
     assert all(
         used > 0 and opened <= possible
@@ -401,7 +405,7 @@ def test_the_smallest_count_of_a_rising_curve_is_found(total, crossings, thresho
         asked.append(len(counts))
         return (counts >= at).double() * 0.5 + counts / total * 0.4 + (counts >= total).double() * 0.1
 
-    counts, shares, smallest = trace(explained, total, len(at), 0.5 if threshold == 0.5 else 0.9)
+    counts, shares, smallest = refine(explained, total, len(at), 0.5 if threshold == 0.5 else 0.9)
     exact = torch.tensor(
         [
             next(k for k in range(total + 1) if explained(torch.tensor([[k] * len(at)]))[0, i] >= threshold)
@@ -459,7 +463,7 @@ def test_a_circuit_has_no_closed_heads():
 def test_little_memory_finds_the_same_circuit():
     task = make_task("antonym", edgewise.load_tokenizer("pocket"), 5)
     model = edgewise.load("pocket-sparse")
-    much, little = (find_circuit(model, task, CircuitConfig(max_memory=m), "twin") for m in ("1G", "1K"))
+    much, little = (find_circuit(model, task, CircuitConfig(max_memory=m)) for m in ("1G", "1K"))
     assert much.counts() == little.counts() and much.token_edges == little.token_edges
 
 
@@ -488,7 +492,7 @@ def test_a_model_that_cannot_do_a_task_gets_a_warning_and_no_curve():
     model, task = model_of("gpt2"), hand_made(prompts())
     for parameter in model.parameters():
         parameter.data.mul_(0.2)
-    found = find_circuit(model, task, CircuitConfig(), "tiny")
+    found = find_circuit(model, task, CircuitConfig())
     assert "does not show" in found.warnings[0]
     assert found.heads is None and found.edges is None
 
@@ -508,7 +512,7 @@ def test_prompts_that_end_differently_are_said_to():
     ]  # fmt: skip
     model.lm_head.weight = nn.Parameter(model.lm_head.weight * 20)
     found = find_circuit(
-        model, Task("x", "logit difference", tuple(replaced), {}), CircuitConfig(edges=False), "tiny"
+        model, Task("x", "logit difference", tuple(replaced), {}), CircuitConfig(edges=False)
     )
     assert "last token differs" in found.warnings[0]
 
@@ -525,7 +529,7 @@ def test_bad_input_is_refused_in_one_line():
         find_circuits(["pocket", "pocket-addition"])
     other = hand_made(given._replace(columns=given.columns + VOCABULARY))
     with pytest.raises(EdgewiseError, match="do not belong together"):
-        find_circuit(model_of("gpt2"), other, CircuitConfig(), "tiny")
+        find_circuit(model_of("gpt2"), other, CircuitConfig())
     with pytest.raises(EdgewiseError, match="one model, or a dense model and its twin, not 0"):
         find_circuits([])
     with pytest.raises(EdgewiseError, match="no circuits"):

@@ -18,9 +18,10 @@ from transformers.models.llama import LlamaConfig
 from transformers.models.mixtral import MixtralConfig
 
 import edgewise
-from edgewise.circuits import edges
+from edgewise.circuits.eap import edge_attribution
 from edgewise.circuits.heads import head_effects
 from edgewise.circuits.replay import Replay, record
+from edgewise.circuits.streams import record_edges, wiring_of
 from edgewise.kernels.equations import GateSpec
 from edgewise.kernels.noise import noise_keys
 from edgewise.kernels.rows import RowBlock, RowGradients, backward_rows, forward_rows
@@ -70,7 +71,7 @@ def test_sizes_are_those_of_the_model(kind):
 @pytest.mark.parametrize("kind", BOTH)
 def test_edges_are_those_that_circuits_count(kind):
     replay, sizes = recorded(kind), shape(kind)
-    wiring, *_ = edges.wiring_of(replay.model, replay)
+    wiring = wiring_of(replay)
     counted = (wiring.count, len(wiring.sources), len(wiring.targets))
     assert (sizes.edges, sizes.edge_sources, sizes.edge_targets) == counted
 
@@ -176,10 +177,9 @@ def test_flops_of_circuits_are_those_that_torch_counts(kind):
     with Counting() as patching:
         replay = record(model, given, "logit difference")
         head_effects(replay, 2**30)
-    wiring, *_ = edges.wiring_of(model, replay)
+    wiring = wiring_of(replay)
     with Counting() as attributing:
-        _, clean, corrupt = edges.wiring_of(model, replay)
-        edges.edge_scores(replay, wiring, clean, corrupt, steps)
+        edge_attribution(record_edges(replay, wiring), steps)
     # torch's own attention is not counted on a CPU
     layer_runs = 2 * sizes.layers + sizes.heads * sizes.layers * (sizes.layers + 1)
     pairs = n * t * sizes.attention_width * (t + 1) / 2

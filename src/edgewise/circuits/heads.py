@@ -1,137 +1,136 @@
-"""Which heads carry a behaviour: exact patching of every head, in both directions, and what the best k explain."""
+"""Circuits of heads: activation patching of every head in both directions, and the effect that the best k explain."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from edgewise.circuits.curve import pooled_curve, ranks, trace
-from edgewise.circuits.memory import in_parts, rows_at_once
-from edgewise.circuits.replay import Recorded, Replay
-from edgewise.circuits.result import Curve
-
-Advance = Callable[[int], None]
-"""Told how many rows have been run."""
+from edgewise.circuits.curve import Ranks, measure_circuit, ranks
+from edgewise.circuits.memory import copies_at_once, in_chunks
+from edgewise.circuits.replay import RecordedRun, Replay
+from edgewise.circuits.result import ComponentCircuit
+from edgewise.circuits.search import Progress, Search
 
 
 class HeadEffects(NamedTuple):
     """Shares of the effect, [n, layers, heads] each."""
 
     lost: Tensor
-    """When the head alone is corrupt in the clean run."""
+    """When the head alone has its corrupt output in the clean run."""
     restored: Tensor
-    """When the head alone is clean in the corrupt run."""
+    """When the head alone has its clean output in the corrupt run."""
 
     @property
     def importance(self) -> Tensor:  # [n, layers, heads]
-        """Heads are ranked by the mean of both: one misses heads that others can stand in for, the other those that need
-        others."""
+        """Mean of both: `lost` misses heads that others can replace, `restored` those that need others."""
         return (self.lost + self.restored) / 2
 
 
+def find_heads(search: Search) -> tuple[ComponentCircuit, HeadEffects]:
+    """Rank heads by their effect and find the fewest that explain enough."""
+    replay, config = search.replay, search.config
+    n_heads = sum(outputs.shape[1] for outputs in replay.clean.outputs)
+    with search.bar(f"patching {n_heads} heads", 2 * n_heads * replay.n) as progress:
+        effects = head_effects(replay, config.memory, progress)
+    importance = effects.importance
+    order = _ranks(replay, importance)
+    mean = importance.mean(0)  # [layers, heads]
+    layers, heads = mean.shape
+    names = [
+        (f"L{i // heads}H{i % heads}", mean.flatten()[i].item()) for i in order.pooled.argsort().tolist()
+    ]
+
+    def keep_best(order: Tensor, counts: Tensor) -> Tensor:  # int64 [n, layers * heads], [p, n] -> [p, n]
+        keep = order < counts[..., None].to(order.device)
+        return scores_with_heads(replay, keep.unflatten(-1, (layers, heads)), config.memory)
+
+    with search.status("faithfulness of the best heads"):
+        return measure_circuit(replay, keep_best, order, names, config.threshold), effects
+
+
+def _ranks(replay: Replay, importance: Tensor) -> Ranks:  # [n, layers, heads]
+    """Heads by importance. Those with the same output in both runs, such as a twin's closed heads, come last: after heads
+    that lower the metric when patched alone, which the circuit may need nevertheless."""
+    runs = zip(replay.clean.outputs, replay.corrupt.outputs, strict=True)
+    differs = torch.stack([(clean != corrupt).flatten(2).any(-1) for clean, corrupt in runs], 1)
+    return Ranks(
+        pooled=ranks(importance.mean(0).masked_fill(~differs.any(0), -torch.inf).flatten()),
+        per_prompt=ranks(importance.masked_fill(~differs, -torch.inf).flatten(1)),
+    )
+
+
 @torch.no_grad()
-def head_effects(replay: Replay, max_memory: int, advance: Advance = lambda rows: None) -> HeadEffects:
-    """Patch every head at all positions. All heads of a layer are one batch, begun at that layer."""
-    parts = []
-    for _, part in in_parts(replay, max_memory):
-        lost = patch_heads(part, part.clean, part.corrupt, max_memory, advance)
-        restored = patch_heads(part, part.corrupt, part.clean, max_memory, advance)
-        parts.append(torch.stack([1 - part.share(lost), part.share(restored)]))
-    both = torch.cat(parts, -1).permute(0, 3, 1, 2)  # [2, n, layers, heads]
+def head_effects(replay: Replay, max_memory: int, progress: Progress = lambda copies: None) -> HeadEffects:
+    """Patch every head, at all positions."""
+    chunks = []
+    for _, chunk in in_chunks(replay, copies_at_once(replay, max_memory)):
+        lost = patch_heads(chunk, chunk.clean, chunk.corrupt, max_memory, progress)
+        restored = patch_heads(chunk, chunk.corrupt, chunk.clean, max_memory, progress)
+        chunks.append(torch.stack([1 - chunk.explained(lost), chunk.explained(restored)]))
+    both = torch.cat(chunks, -1).permute(0, 3, 1, 2)  # [2, n, layers, heads]
     return HeadEffects(both[0], both[1])
 
 
 def patch_heads(
-    replay: Replay, base: Recorded, other: Recorded, max_memory: int, advance: Advance
+    replay: Replay,
+    base: RecordedRun,
+    other: RecordedRun,
+    max_memory: int,
+    progress: Progress = lambda copies: None,
 ) -> Tensor:  # -> [layers, heads, n]
-    """The metric of `base` when one head at a time is what it was in `other`."""
-    at_once = rows_at_once(replay, max_memory)
+    """Metric of the run `base` when one head at a time has its output of the run `other`.
+
+    All heads of a layer are one batch, which starts at that layer.
+    """
+    at_once = max(1, copies_at_once(replay, max_memory) // replay.n)
     layers = []
     for layer, (hidden, outputs) in enumerate(zip(base.hidden, other.outputs, strict=True)):
-        found = []
-        for heads in _chunks(outputs.shape[1], max(1, at_once // replay.n)):
+        scores = []
+        for heads in _split(outputs.shape[1], at_once):
             copies = hidden.expand(len(heads), *hidden.shape)
 
-            def edit(at: int, y: Tensor, layer=layer, heads=heads, outputs=outputs) -> Tensor | None:
-                if at != layer:
+            def edit(number: int, y: Tensor, layer=layer, heads=heads, outputs=outputs) -> Tensor | None:
+                if number != layer:
                     return None
                 y = y.clone().unflatten(0, (len(heads), -1))
                 for copy, head in enumerate(heads):
                     y[copy, :, head] = outputs[:, head]
                 return y.flatten(0, 1)
 
-            found.append(replay.scores(layer, copies, edit))
-            advance(len(heads) * replay.n)
-        layers.append(torch.cat(found))
+            scores.append(replay.scores(layer, copies, edit))
+            progress(len(heads) * replay.n)
+        layers.append(torch.cat(scores))
     return torch.stack(layers)
 
 
-def _chunks(count: int, size: int) -> Iterator[range]:
+def _split(count: int, size: int) -> Iterator[range]:
     for first in range(0, count, size):
         yield range(first, min(count, first + size))
 
 
 @torch.no_grad()
-def scores_keeping(replay: Replay, keep: Tensor, max_memory: int) -> Tensor:
-    """The metric when only some heads are computed and all others are what they were in the corrupt run.
+def scores_with_heads(replay: Replay, keep: Tensor, max_memory: int) -> Tensor:
+    """Metric when some heads are computed and all others have their corrupt output.
 
     keep: bool [copies, n, layers, heads] -> [copies, n]
     """
-    parts = in_parts(replay, max_memory)
-    if len(parts) > 1:
-        found = [scores_keeping(part, keep[:, chunk], max_memory) for chunk, part in parts]
-        return torch.cat(found, 1)
-    found = []
-    for some in keep.split(max(1, rows_at_once(replay, max_memory) // replay.n)):
-        rows = some.flatten(0, 1)  # [copies * n, layers, heads]
-
-        def edit(layer: int, y: Tensor, rows=rows) -> Tensor:
-            corrupt = replay.corrupt.outputs[layer].repeat(len(rows) // replay.n, 1, 1, 1)
-            return torch.where(rows[:, layer, :, None, None], y, corrupt)
-
-        hidden = replay.clean.hidden[0]
-        found.append(replay.scores(0, hidden.expand(len(some), *hidden.shape), edit))
-    return torch.cat(found)
+    at_once = copies_at_once(replay, max_memory)
+    chunks = [
+        _scores_with_heads(chunk, keep[:, prompts], max(1, at_once // chunk.n))
+        for prompts, chunk in in_chunks(replay, at_once)
+    ]
+    return torch.cat(chunks, 1)
 
 
-def differ(replay: Replay) -> Tensor:  # -> bool [n, layers, heads]
-    """Whether a head does anything else in the corrupt run."""
-    pairs = zip(replay.clean.outputs, replay.corrupt.outputs, strict=True)
-    return torch.stack([(clean != corrupt).flatten(2).any(-1) for clean, corrupt in pairs], 1)
+def _scores_with_heads(replay: Replay, keep: Tensor, at_once: int) -> Tensor:
+    scores, hidden = [], replay.clean.hidden[0]
+    for keep_of_copies in keep.split(at_once):
+        keep_of_batch = keep_of_copies.flatten(0, 1)  # [copies * n, layers, heads]
 
+        def edit(layer: int, y: Tensor, keep=keep_of_batch) -> Tensor:
+            corrupt = replay.corrupt.outputs[layer].repeat(len(keep) // replay.n, 1, 1, 1)
+            return torch.where(keep[:, layer, :, None, None], y, corrupt)
 
-class HeadCurves(NamedTuple):
-    """What the best k heads explain."""
-
-    curve: Curve
-    """Heads ranked by their mean importance."""
-    at_threshold: int
-    at_threshold_per_prompt: list[int]
-    """With each prompt's own ranking."""
-    order: list[int]
-    """All heads, the most important first."""
-
-
-def head_curves(replay: Replay, importance: Tensor, threshold: float, max_memory: int) -> HeadCurves:
-    """Keep the k most important heads, corrupt the rest, for all k that matter. importance: [n, layers, heads]
-
-    Heads that do the same in both runs, as a twin's closed ones, come last: after those that seem to do harm when patched
-    alone, which may be needed all the same.
-    """
-    n, layers, heads = importance.shape
-    moved = differ(replay)
-    own_places = ranks(importance.masked_fill(~moved, -torch.inf).flatten(1))
-    pooled_places = ranks(importance.mean(0).masked_fill(~moved.any(0), -torch.inf).flatten())
-
-    def keeping(places: Tensor, counts: Tensor) -> Tensor:  # [n, m], [p, n] -> [p, n]
-        keep = places < counts[..., None].to(places.device)
-        return scores_keeping(replay, keep.unflatten(-1, (layers, heads)), max_memory)
-
-    curve, needed = pooled_curve(
-        replay, lambda counts: keeping(pooled_places.expand(n, -1), counts), layers * heads, threshold
-    )
-    _, _, own = trace(
-        lambda counts: replay.share(keeping(own_places, counts)).cpu(), layers * heads, n, threshold
-    )
-    return HeadCurves(curve, needed, own.tolist(), pooled_places.argsort().tolist())
+        scores.append(replay.scores(0, hidden.expand(len(keep_of_copies), *hidden.shape), edit))
+    return torch.cat(scores)

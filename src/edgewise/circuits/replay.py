@@ -1,58 +1,66 @@
-"""Run prompts again with something changed, and compute only what the change can reach.
+"""Activation patching: record the clean and the corrupt run once, then replay them with something changed.
 
-A pair of prompts is run once clean and once corrupt, and recorded: what enters each layer, each head's output, the keys and
-values. A replay then starts at the layer where something is changed, at the first token where the two texts differ (before
-it the two runs are the same, and attention finds their keys and values in the record), and the last layer's MLP and the
-logits are computed only for the last token, and for the answers.
+Recorded are the residual stream that enters each layer, each head's output, keys and values. A replay starts at the layer
+where something is changed and at the first token where the two prompts differ (before it both runs are the same, and
+attention reads their keys and values from the record); the last layer's MLP and the logits are computed only for the last
+token, and for the answers.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.activations import NewGELUActivation
 
+from edgewise.circuits.partial_forward import (
+    KeysValues,
+    attend_to_prefix,
+    fused_gelu,
+    mlp_at_last,
+    start_at_layer,
+    unembed_answers,
+    unembed_last,
+)
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.activations import Edit
-from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import decoder_layers
 from edgewise.models.hooks import replace_forward, replace_input
 from edgewise.tasks.pairs import Metric, Prompts, score
 
-Hook = Callable[..., Any]
-
 
 @dataclass(frozen=True)
-class Recorded:
-    """One run of all prompts, from the first token on that differs."""
+class RecordedRun:
+    """Activations of n prompts in one run, at the t tokens from the first on at which clean and corrupt differ."""
 
     hidden: list[Tensor]
-    """What enters each layer, [n, t, D]."""
+    """Residual stream that enters each layer, [n, t, D]."""
     outputs: list[Tensor]
-    """Each layer's heads, [n, heads, t, d]."""
+    """Head outputs of each layer, [n, heads, t, d]."""
     scores: Tensor
-    """The metric of each prompt, [n]."""
+    """Metric, [n]."""
+
+    def select(self, index: Tensor | slice) -> "RecordedRun":
+        """The run of some of the prompts."""
+        hidden, outputs = ([x[index] for x in layers] for layers in (self.hidden, self.outputs))
+        return RecordedRun(hidden, outputs, self.scores[index])
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A model, pairs of prompts, and what was recorded of them."""
+    """A model, n pairs of prompts, and their recorded runs."""
 
     model: PreTrainedModel
     prompts: Prompts
     metric: Metric
-    clean: Recorded
-    corrupt: Recorded
-    prefix: list[tuple[Tensor, Tensor]]
-    """Each layer's keys and values before the first token that differs, [n, kv_heads, first, d]."""
+    clean: RecordedRun
+    corrupt: RecordedRun
+    prefix: list[KeysValues]
+    """Keys and values of each layer at the tokens before `first`."""
     first: int
+    """The first token at which a clean and a corrupt prompt differ."""
 
     @property
     def n(self) -> int:
@@ -60,157 +68,98 @@ class Replay:
 
     @property
     def effect(self) -> Tensor:  # [n]
-        """What there is to explain, prompt by prompt."""
+        """Clean minus corrupt metric: what a circuit has to explain."""
         return self.clean.scores - self.corrupt.scores
 
-    def share(self, scores: Tensor) -> Tensor:  # [..., n] -> [..., n]
-        """The share of the effect that is there: 1 for the clean run, 0 for the corrupt one."""
+    def explained(self, scores: Tensor) -> Tensor:  # [..., n] -> [..., n]
+        """Share of each prompt's effect: 1 for the clean run, 0 for the corrupt one."""
         return (scores - self.corrupt.scores) / self.effect
 
-    def pooled_share(self, scores: Tensor) -> Tensor:  # [..., n] -> [...]
-        """The same for the mean over prompts."""
+    def mean_explained(self, scores: Tensor) -> Tensor:  # [..., n] -> [...]
+        """Share of the mean effect (faithfulness)."""
         return (scores - self.corrupt.scores).mean(-1) / self.effect.mean()
 
-    def of_prompts(self, which: Tensor | slice) -> "Replay":
-        """The same for some of the prompts."""
-        prompts = Prompts(*(x[which] for x in self.prompts))
-
-        def part(recorded: Recorded) -> Recorded:
-            hidden, outputs = ([x[which] for x in xs] for xs in (recorded.hidden, recorded.outputs))
-            return Recorded(hidden, outputs, recorded.scores[which])
-
-        prefix = [(k[which], v[which]) for k, v in self.prefix]
+    def select(self, index: Tensor | slice) -> "Replay":
+        """The runs of some of the prompts."""
         return replace(
-            self, prompts=prompts, clean=part(self.clean), corrupt=part(self.corrupt), prefix=prefix
+            self,
+            prompts=Prompts(*(x[index] for x in self.prompts)),
+            clean=self.clean.select(index),
+            corrupt=self.corrupt.select(index),
+            prefix=[(k[index], v[index]) for k, v in self.prefix],
         )
 
     def scores(
-        self, layer: int, hidden: Tensor, outputs: Edit | None = None, whole: bool = False
+        self, layer: int, hidden: Tensor, edit: Edit | None = None, *, all_positions: bool = False
     ) -> Tensor:  # [copies, n, t, D] -> [copies, n]
-        """The metric of copies of the prompts that enter `layer` as `hidden`; `outputs` may edit heads' outputs there and
-        later, [copies * n, heads, t, d]. `whole` computes the last MLP at all positions, for those who watch it."""
-        copies = hidden.shape[0]
-        return self._run(layer, hidden.flatten(0, 1), outputs, whole).unflatten(0, (copies, self.n))
+        """Metric of copies of the prompts that enter `layer` as `hidden`.
 
-    def _run(self, layer: int, hidden: Tensor, outputs: Edit | None, whole: bool) -> Tensor:
-        copies = len(hidden) // self.n
+        edit: Called with the head outputs of this layer and later ones, [copies * n, heads, t, d]; may replace them.
+        all_positions: Compute the last MLP at all tokens, for callers that record or replace it.
+        """
+        copies = len(hidden)
         prompts = Prompts(*(x.repeat(copies, *[1] * (x.ndim - 1)) for x in self.prompts))
-        layers, model = decoder_layers(self.model), self.model
-        head: Any = model.get_output_embeddings()
+        hidden, last = hidden.flatten(0, 1), prompts.last - self.first
         position = torch.arange(self.first, self.first + hidden.shape[1], device=hidden.device)[None]
-        few = self.metric == "logit difference" and isinstance(head, nn.Linear)
+        unembedding: Any = self.model.get_output_embeddings()
+        answers_only = self.metric == "logit difference" and isinstance(unembedding, nn.Linear)
         with ExitStack() as stack:
-            for each in layers[:layer]:
-                stack.enter_context(
-                    replace_forward(each, lambda hidden_states, *args, **kwargs: hidden_states)
-                )
-            stack.enter_context(replace_input(layers[layer], lambda _: hidden))
-            stack.enter_context(_continuing(model, self.prefix, copies, layer))
-            for module in model.modules():
-                if isinstance(module, NewGELUActivation):  # the same function in one pass instead of eight
-                    stack.enter_context(replace_forward(module, partial(F.gelu, approximate="tanh")))
-            mlp = getattr(layers[-1], "mlp", None)
-            if not whole and isinstance(mlp, nn.Module):
-                stack.enter_context(replace_forward(mlp, _last_token_only(mlp, prompts, self.first)))
-            unembed = (
-                _answers_only(head, prompts, self.first) if few else _last_only(head, prompts, self.first)
-            )
-            stack.enter_context(replace_forward(head, unembed))
-            stack.enter_context(tap(model, edit={} if outputs is None else {"outputs": outputs}))
-            logits = model(
+            stack.enter_context(start_at_layer(self.model, layer, hidden))
+            stack.enter_context(attend_to_prefix(self.model, self.prefix, copies, layer))
+            stack.enter_context(fused_gelu(self.model))
+            mlp = getattr(decoder_layers(self.model)[-1], "mlp", None)
+            if not all_positions and isinstance(mlp, nn.Module):
+                stack.enter_context(replace_forward(mlp, mlp_at_last(mlp, last)))
+            if answers_only:
+                unembed = unembed_answers(unembedding, last, prompts.columns)
+            else:
+                unembed = unembed_last(unembedding, last)
+            stack.enter_context(replace_forward(unembedding, unembed))
+            stack.enter_context(tap(self.model, edit={} if edit is None else {"outputs": edit}))
+            logits = self.model(
                 inputs_embeds=torch.zeros_like(hidden), position_ids=position, use_cache=False
             ).logits[:, 0]
-        if few:
-            return (logits.to(torch.promote_types(logits.dtype, torch.float32)) * prompts.signs).sum(-1)
-        return score(logits, prompts, self.metric)
+        if answers_only:
+            scores = (logits.to(torch.promote_types(logits.dtype, torch.float32)) * prompts.signs).sum(-1)
+        else:
+            scores = score(logits, prompts, self.metric)
+        return scores.unflatten(0, (copies, self.n))
 
 
 @torch.no_grad()
 def record(model: PreTrainedModel, prompts: Prompts, metric: Metric, reuse_prefix: bool = True) -> Replay:
-    """Run both prompts of every pair once."""
+    """Run both prompts of every pair once; with `reuse_prefix`, replays skip the tokens at which all pairs agree."""
     model.eval()
     differs = (prompts.clean != prompts.corrupt).any(0)
     if not differs.any():
         raise EdgewiseError("the clean and the corrupt prompts are the same: there is nothing to patch")
     text: Any = model.config.get_text_config()
-    length = prompts.clean.shape[1]
-    windows = getattr(text, "sliding_window", None)
-    # a window that is shorter than the text comes as a mask over the whole of it
-    whole = not reuse_prefix or (windows is not None and windows < length)
-    first = 0 if whole else int(differs.nonzero()[0])
-    clean, prefix = _record(model, prompts.clean, prompts, metric, first)
-    corrupt, _ = _record(model, prompts.corrupt, prompts, metric, first)
+    window = getattr(text, "sliding_window", None)
+    if window is not None and window < prompts.clean.shape[1]:
+        reuse_prefix = False  # the mask of a window that is shorter than the prompt covers all of its tokens
+    first = int(differs.nonzero()[0]) if reuse_prefix else 0
+    clean, prefix = _record_run(model, prompts.clean, prompts, metric, first)
+    corrupt, _ = _record_run(model, prompts.corrupt, prompts, metric, first)
     return Replay(model, prompts, metric, clean, corrupt, prefix, first)
 
 
-def _record(
+def _record_run(
     model: PreTrainedModel, ids: Tensor, prompts: Prompts, metric: Metric, first: int
-) -> tuple[Recorded, list[tuple[Tensor, Tensor]]]:
+) -> tuple[RecordedRun, list[KeysValues]]:
     layers, hidden = decoder_layers(model), {}
-    head: Any = model.get_output_embeddings()
+    unembedding: Any = model.get_output_embeddings()
     with ExitStack() as stack:
         for i, layer in enumerate(layers):
             stack.enter_context(replace_input(layer, lambda x, i=i: hidden.setdefault(i, x)))
-        stack.enter_context(replace_forward(head, _last_only(head, prompts, 0)))
-        seen = stack.enter_context(tap(model, read=["keys", "values", "outputs"]))
+        stack.enter_context(replace_forward(unembedding, unembed_last(unembedding, prompts.last)))
+        attention = stack.enter_context(tap(model, read=["keys", "values", "outputs"]))
         logits = model(input_ids=ids, use_cache=False).logits[:, 0]
     scores = score(logits, prompts, metric)
+    keys, values, outputs = (attention.last[name] for name in ("keys", "values", "outputs"))
     order = range(len(layers))
-    prefix = [(seen.last["keys"][i][:, :, :first], seen.last["values"][i][:, :, :first]) for i in order]
-    outputs = [seen.last["outputs"][i][:, :, first:].contiguous() for i in order]
-    return Recorded([hidden[i][:, first:].contiguous() for i in order], outputs, scores), prefix
-
-
-# ---------------------------------------------------------------------------------------------- changing what a module does
-
-
-@contextmanager
-def _continuing(
-    model: nn.Module, prefix: list[tuple[Tensor, Tensor]], copies: int, layer: int
-) -> Iterator[None]:
-    """Let attention find keys and values of what comes before, in a layer and in later ones."""
-    gates = gates_of(model)
-    for gate, (k, v) in zip(gates, prefix, strict=True):
-        if k.shape[2] and gate.layer >= layer:
-            gate.prefix = k.repeat(copies, 1, 1, 1), v.repeat(copies, 1, 1, 1)
-    try:
-        yield
-    finally:
-        for gate in gates:
-            gate.prefix = None
-
-
-def _last(hidden: Tensor, prompts: Prompts, first: int) -> Tensor:  # [rows, t, D] -> [rows, D]
-    return hidden[torch.arange(len(hidden), device=hidden.device), prompts.last - first]
-
-
-def _last_token_only(mlp: nn.Module, prompts: Prompts, first: int) -> Hook:
-    """What an MLP gives at the last token, and 0 elsewhere, where nothing reads it."""
-    own = mlp.forward
-
-    def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        last = own(_last(hidden, prompts, first)[:, None], *args, **kwargs)
-        if not isinstance(last, Tensor):  # a mixture of experts tells more than that
-            return own(hidden, *args, **kwargs)
-        rows = torch.arange(len(hidden), device=hidden.device)
-        return torch.zeros_like(hidden).index_put((rows, prompts.last - first), last[:, 0])
-
-    return forward
-
-
-def _last_only(head: nn.Module, prompts: Prompts, first: int) -> Hook:
-    """Logits of the last token only, [rows, 1, vocabulary]."""
-    own = head.forward
-    return lambda hidden: own(_last(hidden, prompts, first)[:, None])
-
-
-def _answers_only(head: Any, prompts: Prompts, first: int) -> Hook:
-    """Logits of the last token and the answers only, [rows, 1, c]: a softmax needs the others, a difference does not."""
-    columns = head.weight[prompts.columns]  # [rows, c, D]
-    bias = None if head.bias is None else head.bias[prompts.columns][:, None]
-
-    def forward(hidden: Tensor) -> Tensor:
-        logits = _last(hidden, prompts, first)[:, None] @ columns.mT
-        return logits if bias is None else logits + bias
-
-    return forward
+    run = RecordedRun(
+        hidden=[hidden[i][:, first:].contiguous() for i in order],
+        outputs=[outputs[i][:, :, first:].contiguous() for i in order],
+        scores=scores,
+    )
+    return run, [(keys[i][:, :, :first], values[i][:, :, :first]) for i in order]

@@ -2,7 +2,7 @@
 
 Patching whole heads needs none of this beyond the list of layers. Edges between components do: which residual stream a
 head's query, key and value read, and what each head writes. Names differ between architectures, and this file is the only
-one that knows them; whether it is right about a model is checked on the model itself (`circuits.edges`).
+one that knows them; whether it is right about a model is checked on the model itself (`circuits.streams`).
 """
 
 import re
@@ -140,6 +140,6 @@ def _child(module: nn.Module, names: Sequence[str], model: str) -> nn.Module:
     if found is None:
         raise EdgewiseError(
             f"{model}: {type(module).__name__} has no {' or '.join(names)}, so its edges cannot be told apart; "
-            "circuits of heads work (--no-edges)"
+            "circuits of heads work (`edges=False`)"
         )
     return found

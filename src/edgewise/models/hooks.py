@@ -35,6 +35,13 @@ def replace_input(module: nn.Module, replace: Replace) -> Iterator[None]:
 
 
 @contextmanager
+def record_input(module: nn.Module, into: list[Tensor]) -> Iterator[None]:
+    """Append a module's first input to a list, at every call."""
+    with replace_input(module, into.append):
+        yield
+
+
+@contextmanager
 def replace_output(module: nn.Module, replace: Replace) -> Iterator[None]:
     """Call `replace` with a module's output."""
 

@@ -54,7 +54,7 @@ class Shape:
 
     @property
     def edges(self) -> int:
-        """Edges between components as `circuits.edges` counts them, where MLPs come after attention."""
+        """Edges between components as `circuits.wiring` counts them, where MLPs come after attention."""
         sources_before = sum(1 + layer * (self.heads + 1) for layer in range(self.layers))
         into_layers = sources_before * (self.heads + 2 * self.kv_heads + 1) + self.layers * self.heads
         return into_layers + self.edge_sources  # into the logits
