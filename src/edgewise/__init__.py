@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from edgewise.planning.plan import Plan as Plan
     from edgewise.planning.plan import plan as plan
     from edgewise.plots.attention_maps import draw_maps as draw_maps
+    from edgewise.plots.circuit import draw_circuit as draw_circuit
     from edgewise.plots.curves import draw_curves as draw_curves
     from edgewise.plots.flow import draw_flow as draw_flow
     from edgewise.plots.map_style import MapStyle as MapStyle
@@ -89,6 +90,7 @@ _HOME = {
     "TranscoderConfig": "training.transcoder.config",
     "collect_flow": "flow.collect",
     "collect_maps": "maps.collect",
+    "draw_circuit": "plots.circuit",
     "draw_curves": "plots.curves",
     "draw_flow": "plots.flow",
     "draw_maps": "plots.attention_maps",

@@ -11,7 +11,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles
 from edgewise.gating.tap import tap
 from edgewise.maps.config import MapsConfig
-from edgewise.maps.heads import HeadSelection, circuit_heads, named_heads
+from edgewise.maps.heads import HeadSelection, parse_heads, select_circuit_heads
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics
 from edgewise.measure.evaluation import evaluating
@@ -36,7 +36,7 @@ def collect_maps(
     """
     config = config or MapsConfig()
     loaded = load_models(models)
-    heads = None if config.heads is None else named_heads(config.heads, loaded)
+    heads = None if config.heads is None else parse_heads(config.heads, loaded)
     prompt = None if config.prompt is None else _encode(loaded, config.prompt)  # refused before a long search
     circuit = circuit or _circuit(loaded, config, search=heads is None)
     prompt = prompt or _encode(loaded, _task_prompt(loaded, config, circuit))
@@ -79,7 +79,7 @@ def _select(
     """The heads of one model to show."""
     if heads is not None or circuit is None:
         return HeadSelection(heads or [])
-    return circuit_heads(circuit, loaded.names, index)
+    return select_circuit_heads(circuit, loaded.names, index)
 
 
 def _panel(loaded: LoadedModels, index: int, title: str, selection: HeadSelection, prompt: Tokens) -> Panel:

@@ -18,7 +18,7 @@ class HeadSelection(NamedTuple):
     """Why there are none."""
 
 
-def named_heads(text: str, loaded: LoadedModels) -> list[str]:
+def parse_heads(text: str, loaded: LoadedModels) -> list[str]:
     """Parse "L5H1,L0H0" or "all" into heads that all of the models have, each once, in the order given."""
     configs = [model.config.get_text_config() for model in loaded.models]
     n_layers = min(config.num_hidden_layers for config in configs)
@@ -40,7 +40,7 @@ def named_heads(text: str, loaded: LoadedModels) -> list[str]:
     return list(heads)
 
 
-def circuit_heads(circuit: CircuitResult, names: tuple[str, ...], index: int) -> HeadSelection:
+def select_circuit_heads(circuit: CircuitResult, names: tuple[str, ...], index: int) -> HeadSelection:
     """The heads of a model's circuit, the most important first; `names`: of all models that are shown."""
     name, by_name = names[index], {model.model: model for model in circuit.models}
     if name not in by_name:

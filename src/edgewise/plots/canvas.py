@@ -1,6 +1,6 @@
-"""Drawing in points from the top left corner of one pair of axes: what figures that place everything themselves share.
+"""Drawing in points from the top left corner of one pair of axes, for figures that place everything themselves.
 
-Nothing is measured with a renderer, so that a picture does not depend on one: widths of texts come from the font.
+Text widths come from the font, not from a renderer, so that a figure does not depend on one.
 """
 
 import math
@@ -22,43 +22,43 @@ from edgewise.plots.style import BLUES, Picture
 EDGE, PAD, GAP = 3.0, 8.0, 5.0
 """Points: around the figure, inside a panel, between maps."""
 TITLE, SMALL = 9.0, 6.5
-"""Type sizes."""
+"""Font sizes."""
 BOLD = 1.15
-"""How much wider bold type is."""
+"""Width of bold text over that of regular text."""
 DOTS = 200 / 72
-"""Of a PNG, to the point: a map with more cells than dots would lose lines."""
+"""Pixels of a PNG per point: a map with more cells than pixels would lose lines."""
 INK, GREY, LINE, BACK = "#222222", "#444444", "#a5adb8", "#f5f7fa"
 _LEFT_TO_RIGHT = "\u200e"
 
 
 def canvas(width: float, height: float) -> tuple[Picture, Axes]:
-    """A figure of so many points and its axes, which count them from the top left."""
+    """A figure, with its size in points, and its axes, which count points from the top left."""
     figure = Picture(figsize=(width / 72, height / 72))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
     axes.axis("off")
     return figure, axes
 
 
-def draw_frame(axes: Axes, left: float, top: float, wide: float, tall: float) -> None:
+def draw_frame(axes: Axes, left: float, top: float, width: float, height: float) -> None:
     """The rounded panel behind the maps of a model."""
-    look = {"facecolor": BACK, "edgecolor": LINE, "linewidth": 0.8}
+    style = {"facecolor": BACK, "edgecolor": LINE, "linewidth": 0.8}
     shape = "round,pad=0,rounding_size=6"
-    axes.add_patch(FancyBboxPatch((left, top), wide, tall, boxstyle=shape, **look))
+    axes.add_patch(FancyBboxPatch((left, top), width, height, boxstyle=shape, **style))
 
 
 # ---------------------------------------------------------------------------------------------------------------- maps
 
 
 def draw_map(axes: Axes, weights: np.ndarray, x: float, y: float, side: float) -> None:
-    """An image, in which a cell is several dots, so that viewers that smooth images do not blur it."""
+    """An attention map [t, t] as an image; a cell is several pixels, so that viewers that smooth images do not blur it."""
     cells = np.tril(weights)
-    by = pooled(len(cells), side)
-    if by > 1:
-        cells = np.pad(cells, (0, -len(cells) % by))
-        cells = cells.reshape(len(cells) // by, by, -1, by).max((1, 3))
+    n = pooled(len(cells), side)
+    if n > 1:
+        cells = np.pad(cells, (0, -len(cells) % n))
+        cells = cells.reshape(len(cells) // n, n, -1, n).max((1, 3))
     image = BLUES(np.clip(cells, 0, 1), bytes=True)[..., :3]
-    times = max(1, 128 // len(cells))
-    image = image.repeat(times, 0).repeat(times, 1)
+    pixels = max(1, 128 // len(cells))
+    image = image.repeat(pixels, 0).repeat(pixels, 1)
     axes.imshow(image, extent=(x, x + side, y + side, y), aspect="auto", interpolation="none", zorder=2)
 
 
@@ -72,15 +72,15 @@ def draw_squares(
 
 
 def pooled(t: int, side: float) -> int:
-    """How many cells a side share a dot, of which the darkest is shown."""
+    """n, if a pixel shows the darkest of n x n cells of a map of t tokens."""
     return math.ceil(t / (side * DOTS))
 
 
-# --------------------------------------------------------------------------------------------------------------- words
+# ---------------------------------------------------------------------------------------------------------------- text
 
 
 def percent(share: float) -> str:
-    """A measured share, never rounded to nothing or to everything."""
+    """A share in percent, never rounded to 0% or 100%."""
     if 0 < share < 0.005:
         return "<1%"
     return ">99%" if 0.995 <= share < 1 - 1e-9 else f"{share:.0%}"
@@ -91,27 +91,27 @@ def draw_text(axes: Axes, x: float, y: float, text: str, size: float, **kwargs) 
 
 
 def draw_paragraph(axes: Axes, x: float, top: float, lines: list[str]) -> None:
-    """Each line by itself: within one text, a tall character would push the next ones down."""
-    for place, line in enumerate(lines):
-        draw_text(axes, x, top + (1.35 * place + 1) * SMALL, line, SMALL, color=GREY)
+    """Draw each line by itself: within one text, a tall character would push the next lines down."""
+    for i, line in enumerate(lines):
+        draw_text(axes, x, top + (1.35 * i + 1) * SMALL, line, SMALL, color=GREY)
 
 
 def fitted(text: str, room: float, size: float) -> str:
-    """As much of a text as fits into so many points, made visible."""
+    """As much of a text as fits into `room` points, made visible."""
     return next(t for n in range(60, 0, -1) if size * ems(t := visible(text, n)) <= room or n == 1)
 
 
 def wrap(text: str, room: float, size: float) -> list[str]:
-    """Lines that fit into so many points; a word that does not is cut."""
+    """Lines that fit into `room` points; a longer word is cut."""
     lines, line = [], ""
-    for piece in re.findall(r"[^ ]* *", text):
-        while size * ems(line + piece.rstrip()) > room and line + piece:
+    for word in re.findall(r"[^ ]* *", text):
+        while size * ems(line + word.rstrip()) > room and line + word:
             if not line:
-                fits = max(n for n in range(1, len(piece) + 1) if n == 1 or size * ems(piece[:n]) <= room)
-                line, piece = piece[:fits], piece[fits:]
+                fits = max(n for n in range(1, len(word) + 1) if n == 1 or size * ems(word[:n]) <= room)
+                line, word = word[:fits], word[fits:]
             lines.append(line.rstrip(" "))
             line = ""
-        line += piece
+        line += word
     lines = [line for line in (*lines, line.rstrip(" ")) if line] or [""]
     # a line that begins with Hebrew or Arabic would be set from the right as a whole
     return [
@@ -121,7 +121,7 @@ def wrap(text: str, room: float, size: float) -> list[str]:
 
 
 def ems(text: str) -> float:
-    """How wide a text is, in units of its size."""
+    """Width of a text, in units of its font size."""
     return sum(map(_advance, text))
 
 
@@ -132,4 +132,4 @@ def _advance(character: str) -> float:
     if not font.get_char_index(ord(character)):
         return 1.1  # a box stands for it
     advance = font.load_char(ord(character), LoadFlags.NO_HINTING).linearHoriAdvance / 65536 / 100
-    return 1.03 * advance  # on a display, letters are moved to whole dots
+    return 1.03 * advance  # on a screen, letters are moved to whole pixels

@@ -1,11 +1,18 @@
-"""All pictures of a circuit, into the folder of its circuit.json."""
+"""The figures of a circuit: its curves, and its wiring."""
 
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from edgewise.circuits.result import CircuitResult
 from edgewise.plots.curves import draw_curves
 from edgewise.plots.style import save_figure
 from edgewise.plots.wiring import draw_wiring
+
+
+def draw_circuit(result: CircuitResult, wiring: bool = False) -> Figure:
+    """Draw the curves of a circuit, or with `wiring` its heads and the edges between them."""
+    return draw_wiring(result) if wiring else draw_curves(result)
 
 
 def save_circuit_figures(result: CircuitResult, folder: str | Path) -> list[Path]:

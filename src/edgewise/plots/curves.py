@@ -1,23 +1,37 @@
-"""Circuit curves: how much of a task's effect the best k heads or edges explain, in the dense model and in its twin."""
+"""Circuit curves: share of a task's effect that the k most important heads or edges explain, a line for each model."""
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from edgewise.circuits.result import CircuitResult, ComponentCircuit, ModelCircuit
+from edgewise.circuits.result import CircuitResult, ComponentCircuit
 from edgewise.core.text import visible
 from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture
 
 LOWEST, HIGHEST = -0.5, 1.6
-"""A curve may go beyond; the picture does not, and says so."""
+"""Limits of the vertical axis; the caption says if a curve exceeds them."""
+
+Kind = Literal["heads", "edges"]
+
+
+class _Series(NamedTuple):
+    """One model's circuit of heads, or of edges."""
+
+    label: str
+    colour: str
+    circuit: ComponentCircuit | None
 
 
 def draw_curves(result: CircuitResult) -> Figure:
-    """One panel for heads and one for edges, with the ratio of what the two models need at the threshold."""
-    kinds = [kind for kind in ("heads", "edges") if any(getattr(m, kind) for m in result.models)]
+    """Draw one panel for heads and one for edges, with the ratio of the two models' circuits at the threshold."""
+    kinds: list[Kind] = [
+        kind for kind in ("heads", "edges") if any(getattr(model, kind) for model in result.models)
+    ]
     title = f"{visible(result.task, 40)}: effect explained by the {' or '.join(kinds) or 'heads'} kept"
     with picture(COLUMN, 2.9 if kinds else 1.6, title, _caption(result, kinds)) as figure:
         if not kinds:
@@ -25,57 +39,70 @@ def draw_curves(result: CircuitResult) -> Figure:
             axes.axis("off")
             axes.text(0.5, 0.5, "no circuit was found", ha="center", va="center")
             return figure
-        rows = [0.01, 8, len(result.models)]
-        grid = figure.add_gridspec(3, len(kinds), height_ratios=rows)
-        above = figure.add_subplot(grid[0, :])
-        above.axis("off")
-        low, high = _reach(result)
+        grid = figure.add_gridspec(3, len(kinds), height_ratios=[0.01, 8, len(result.models)])
+        legend = figure.add_subplot(grid[0, :])
+        legend.axis("off")
         for column, kind in enumerate(kinds):
-            axes = figure.add_subplot(grid[1, column])
-            own = figure.add_subplot(grid[2, column], sharex=axes)
-            founds: list[ComponentCircuit | None] = [getattr(model, kind) for model in result.models]
-            axes.set_ylim(max(LOWEST, low) - 0.06, min(HIGHEST, high) + 0.08)
-            _draw_curves(axes, kind, founds, result)
-            _draw_own(own, kind, founds, result.models)
+            axes = _draw_kind(figure, grid, column, kind, result)
             if column == 0:
-                axes.set_ylabel(f"share of the\n{result.metric}")
-                own.set_ylabel("each\nprompt", rotation=0, ha="right", va="center", fontsize=6)
                 handles, names = axes.get_legend_handles_labels()
-                columns = 2 if sum(map(len, names)) <= 42 else 1  # what fits
-                above.legend(handles, names, loc="lower left", ncols=columns, borderaxespad=0, borderpad=0)
-            else:
-                axes.tick_params(labelleft=False)
+                n_columns = 2 if sum(map(len, names)) <= 42 else 1  # as many as fit
+                legend.legend(handles, names, loc="lower left", ncols=n_columns, borderaxespad=0, borderpad=0)
     return figure
 
 
-def _draw_curves(
-    axes: Axes, kind: str, founds: Sequence[ComponentCircuit | None], result: CircuitResult
-) -> None:
-    _scale(axes, kind, max(found.total for found in founds if found))
-    axes.axhline(result.threshold, color=TARGET, ls="--", lw=0.8, zorder=1)
+def _draw_kind(figure: Figure, grid: GridSpec, column: int, kind: Kind, result: CircuitResult) -> Axes:
+    """The curves of heads or of edges, and below them the circuit sizes of single prompts."""
+    axes = figure.add_subplot(grid[1, column])
+    below = figure.add_subplot(grid[2, column], sharex=axes)
+    series = _series(result, kind)
+    lowest, highest = _range(result)
+    axes.set_ylim(max(LOWEST, lowest) - 0.06, min(HIGHEST, highest) + 0.08)
+    _draw_curves(axes, kind, series, result)
+    _draw_per_prompt(below, kind, series)
+    if column == 0:
+        axes.set_ylabel(f"share of the\n{result.metric}")
+        below.set_ylabel("each\nprompt", rotation=0, ha="right", va="center", fontsize=6)
+    else:
+        axes.tick_params(labelleft=False)
+    return axes
+
+
+def _series(result: CircuitResult, kind: Kind) -> list[_Series]:
     colours = model_colours([model.kind for model in result.models])
-    for model, found, colour in zip(result.models, founds, colours, strict=True):
-        label = f"{model_name(model.model)} ({model.kind})"
-        if found is None:
+    return [
+        _Series(f"{model_name(model.model)} ({model.kind})", colour, getattr(model, kind))
+        for model, colour in zip(result.models, colours, strict=True)
+    ]
+
+
+def _draw_curves(axes: Axes, kind: Kind, series: Sequence[_Series], result: CircuitResult) -> None:
+    """The curve of each model with its band, the threshold, and the ratio of what the models need there."""
+    circuits = [one.circuit for one in series]
+    _set_scale(axes, kind, max(circuit.total for circuit in circuits if circuit))
+    axes.axhline(result.threshold, color=TARGET, ls="--", lw=0.8, zorder=1)
+    for label, colour, circuit in series:
+        if circuit is None:
             axes.plot([], [], color=colour, label=f"{label}: none found")
             continue
-        curve = found.curve
+        curve = circuit.curve
         axes.plot(curve.counts, curve.explained, color=colour, label=label)
         if curve.lower:
             axes.fill_between(curve.counts, curve.lower, curve.upper, color=colour, alpha=0.25, lw=0)
-        axes.plot(found.needed, found.faithfulness, "o", color=colour, ms=3.5)
+        axes.plot(circuit.needed, circuit.faithfulness, "o", color=colour, ms=3.5)
     axes.yaxis.set_major_locator(MultipleLocator(0.5))
     axes.tick_params(labelbottom=False)
     axes.grid(alpha=0.2, lw=0.5)
-    axes.set_title(f"{kind}: {' → '.join(f'{found.needed:,}' if found else 'none' for found in founds)}")
+    sizes = " → ".join(f"{circuit.needed:,}" if circuit else "none" for circuit in circuits)
+    axes.set_title(f"{kind}: {sizes}")
     ratio = result.ratios.get(kind)
-    first, last = founds[0], founds[-1]
+    first, last = circuits[0], circuits[-1]
     if ratio and first and last:
         _draw_ratio(axes, first.needed, last.needed, result.threshold, ratio)
 
 
 def _draw_ratio(axes: Axes, first: int, second: int, threshold: float, ratio: float) -> None:
-    """An arrow along the threshold, from what the first model needs to what the second does."""
+    """An arrow along the threshold, from the size of the first model's circuit to that of the second."""
     if first != second:
         arrow = {
             "arrowstyle": "-|>",
@@ -90,39 +117,35 @@ def _draw_ratio(axes: Axes, first: int, second: int, threshold: float, ratio: fl
     left, right = sorted(to_axes.transform([(first, threshold), (second, threshold)])[:, 0])
     # curves rise: between them, right below the threshold and left above it there is room
     if right - left > 0.35:
-        place, offset, align = (left + right) / 2, (0, -3), ("center", "top")
+        x, offset, align = (left + right) / 2, (0, -3), ("center", "top")
     elif right < 0.65:
-        place, offset, align = right, (4, -3), ("left", "top")
+        x, offset, align = right, (4, -3), ("left", "top")
     else:
-        place, offset, align = left, (-4, 3), ("right", "bottom")
+        x, offset, align = left, (-4, 3), ("right", "bottom")
     axes.annotate(
-        f"{ratio:.1f}x", (place, threshold), offset, xycoords=("axes fraction", "data"), textcoords="offset points",
+        f"{ratio:.1f}x", (x, threshold), offset, xycoords=("axes fraction", "data"), textcoords="offset points",
         ha=align[0], va=align[1], color=TARGET, weight="bold",
         bbox={"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 0.5}, zorder=2.5,
     )  # fmt: skip
 
 
-def _draw_own(
-    axes: Axes, kind: str, founds: Sequence[ComponentCircuit | None], models: Sequence[ModelCircuit]
-) -> None:
-    """What each prompt needs with its own ranking: range, quartiles and median."""
-    for row, (found, colour) in enumerate(
-        zip(founds, model_colours([model.kind for model in models]), strict=True)
-    ):
-        if found and found.needed_per_prompt:
-            least, lower, median, upper, most = np.percentile(found.needed_per_prompt, [0, 25, 50, 75, 100])
+def _draw_per_prompt(axes: Axes, kind: Kind, series: Sequence[_Series]) -> None:
+    """Circuit sizes of single prompts, each with its own ranking: range, quartiles and median."""
+    for row, (_, colour, circuit) in enumerate(series):
+        if circuit and circuit.needed_per_prompt:
+            least, lower, median, upper, most = np.percentile(circuit.needed_per_prompt, [0, 25, 50, 75, 100])
             axes.plot([least, most], [-row, -row], color=colour, lw=0.7)
             axes.plot([lower, upper], [-row, -row], color=colour, lw=4, alpha=0.5, solid_capstyle="butt")
             axes.plot(median, -row, "|", color=colour, ms=6, mew=1.4)
-    axes.set_ylim(0.6 - len(founds), 0.6)
+    axes.set_ylim(0.6 - len(series), 0.6)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    total = ", ".join(sorted({f"{found.total:,}" for found in founds if found}))
-    axes.set_xlabel(f"{kind} kept, of {total}")
+    totals = ", ".join(sorted({f"{one.circuit.total:,}" for one in series if one.circuit}))
+    axes.set_xlabel(f"{kind} kept, of {totals}")
 
 
-def _scale(axes: Axes, kind: str, total: int) -> None:
-    """Heads are counted; edges are so many that only a logarithm shows the few, with 0 in a place of its own."""
+def _set_scale(axes: Axes, kind: Kind, total: int) -> None:
+    """A linear axis for heads; for edges, which are many, a logarithmic one that begins at 0."""
     if kind == "heads":
         axes.set_xlim(-0.02 * total, 1.03 * total)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -136,34 +159,35 @@ def _scale(axes: Axes, kind: str, total: int) -> None:
     axes.minorticks_off()
 
 
-def _reach(result: CircuitResult) -> tuple[float, float]:
-    """The lowest and the highest share, at least from 0 to 1."""
-    curves = [found.curve for model in result.models for found in (model.heads, model.edges) if found]
+def _range(result: CircuitResult) -> tuple[float, float]:
+    """The lowest and the highest share of all curves and bands, at least 0 to 1."""
+    circuits = [circuit for model in result.models for circuit in (model.heads, model.edges) if circuit]
+    curves = [circuit.curve for circuit in circuits]
     shares = [x for curve in curves for x in (*curve.explained, *curve.lower, *curve.upper)]
     return min(0.0, *shares, 0.0), max(1.0, *shares, 1.0)
 
 
 def prompts_used(result: CircuitResult) -> str:
-    """How many prompts are behind the curves."""
+    """Number of prompts behind the curves, in words."""
     used = sorted({model.prompts - model.left_out for model in result.models if model.heads})
     return " or ".join(map(str, used)) + (" prompt" if used == [1] else " prompts")
 
 
 def _caption(result: CircuitResult, kinds: Sequence[str]) -> str:
-    """What a reader needs who finds the picture elsewhere."""
-    parts = []
+    """What a reader needs to know who sees the figure alone."""
+    sentences = []
     if kinds:
-        parts.append(
+        sentences.append(
             f"Mean over {prompts_used(result)} (line), the middle half of them (band); what is not kept is corrupted."
         )
         if "edges" in kinds:
-            parts.append(f"Edges ranked by {result.method}.")
-        parts.append(
+            sentences.append(f"Edges ranked by {result.method}.")
+        sentences.append(
             f"Dashed: {result.threshold:g} of the {result.metric}, with the smallest circuits there."
         )
-        parts.append("Below: what each prompt needs with its own ranking (range, quartiles, median).")
-    low, high = _reach(result)
-    if low < LOWEST or high > HIGHEST:
-        parts.append(f"Curves and bands reach from {low:.2g} to {high:.2g}, beyond the picture.")
-    parts += [f"{visible(warning, 300)}." for model in result.models for warning in model.warnings]
-    return " ".join(parts)
+        sentences.append("Below: what each prompt needs with its own ranking (range, quartiles, median).")
+    lowest, highest = _range(result)
+    if lowest < LOWEST or highest > HIGHEST:
+        sentences.append(f"Curves and bands reach from {lowest:.2g} to {highest:.2g}, beyond the picture.")
+    sentences += [f"{visible(warning, 300)}." for warning in result.warnings]
+    return " ".join(sentences)

@@ -1,4 +1,4 @@
-"""One look for all figures: SVG, PDF and PNG from one call, text that stays text, the same bytes for the same data."""
+"""The style of all figures, and how they are saved: SVG, PDF and PNG, text as text, the same bytes for the same data."""
 
 import io
 import textwrap
@@ -17,7 +17,7 @@ from edgewise.core.text import visible
 Format = Literal["svg", "pdf", "png"]
 FORMATS: tuple[Format, ...] = ("svg", "pdf", "png")
 DENSE, SPARSE, TARGET, MARK = "#7f7f7f", "#0b3c8c", "#d55e00", "#d62728"
-"""The dense model, its twin, a line to reach, a cell to look at: told apart by the colour-blind too."""
+"""The dense model, its twin, a threshold, a marked cell: distinguishable by the colour-blind too."""
 BLUES = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#9ec1e6", "#2a6fbf", "#08306b"])
 """Attention weights: white is exactly 0, dark blue is 1."""
 COLUMN, PAGE = 3.4, 7.0
@@ -57,19 +57,19 @@ class Picture(Figure):
     """A figure that a notebook shows whether or not anything there has imported pyplot."""
 
     def _repr_png_(self) -> bytes:
-        shown = io.BytesIO()
+        png = io.BytesIO()
         with _quiet_style():
-            self.savefig(shown, format="png", metadata=_NO_DATE["png"])
-        return shown.getvalue()
+            self.savefig(png, format="png", metadata=_NO_DATE["png"])
+        return png.getvalue()
 
 
 @contextmanager
 def picture(width: float, height: float, title: str, caption: str) -> Iterator[Picture]:
-    """A figure to draw on inside this block. It is laid out once, at the end, so that showing it changes nothing."""
+    """A figure to draw on inside this block, its size in inches. Laid out once, at the end: showing it changes nothing."""
     with _quiet_style():
         figure = Picture(figsize=(width, height), layout="constrained")
         small = 6.0
-        # a letter is a little more than half as wide as the type is high
+        # a letter is a little more than half as wide as the font size
         figure.suptitle(textwrap.fill(title, int(width * 72 / (8 * 0.57))), fontsize=8, x=0.01, ha="left")
         lines = textwrap.fill(caption, int(width * 72 / (small * 0.54)), break_on_hyphens=False)
         figure.supxlabel(lines, fontsize=small, x=0.01, ha="left", color="#444444")
@@ -81,16 +81,16 @@ def picture(width: float, height: float, title: str, caption: str) -> Iterator[P
 @contextmanager
 def _quiet_style() -> Iterator[None]:
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # an emoji is missing in the font: the picture shows a box, the SVG's reader the emoji
+        # an emoji is missing in the font: PNG and PDF show a box, a viewer of the SVG the emoji
         warnings.filterwarnings("ignore", message=".*missing from font.*")
         yield
 
 
-def save_figure(figure: Figure, stem: str | Path, formats: Sequence[Format] = FORMATS) -> list[Path]:
-    """Write `stem`.svg, .pdf and .png, making the folder."""
-    stem = Path(stem)
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(f"{stem.name}.{format}") for format in formats]
+def save_figure(figure: Figure, path: str | Path, formats: Sequence[Format] = FORMATS) -> list[Path]:
+    """Write `path`.svg, .pdf and .png, making the folder; gives the paths."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    paths = [path.with_name(f"{path.name}.{format}") for format in formats]
     with _quiet_style():
         for path, format in zip(paths, formats, strict=True):
             figure.savefig(path, format=format, metadata=_NO_DATE[format])
@@ -98,13 +98,13 @@ def save_figure(figure: Figure, stem: str | Path, formats: Sequence[Format] = FO
 
 
 def model_colours(kinds: Sequence[str]) -> list[str]:
-    """Grey for the dense model, blue for its twin; two of a kind are told apart by their order."""
+    """Grey for the dense model, blue for its twin; of two models of one kind, grey for the first."""
     if len(kinds) == 2 and kinds[0] == kinds[1]:
         return [DENSE, SPARSE]
     return [DENSE if kind == "dense" else SPARSE for kind in kinds]
 
 
-def model_name(name: str, longest: int = 28) -> str:
+def model_name(name: str, max_length: int = 28) -> str:
     """A model's name; of a long path, the end."""
     name = visible(name, 1000)
-    return name if len(name) <= longest else "…" + name[1 - longest :]
+    return name if len(name) <= max_length else "…" + name[1 - max_length :]
