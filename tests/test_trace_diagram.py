@@ -20,9 +20,9 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import visible
 from edgewise.plots.canvas import percent
 from edgewise.plots.style import FORMATS, MARK, Picture, save_figure
-from edgewise.plots.trace_boxes import MOST_BOXES, choose_boxes, share_of_key
+from edgewise.plots.trace_boxes import MAX_BOXES, choose_boxes, key_share
 from edgewise.plots.trace_diagram import draw_trace
-from edgewise.plots.trace_heads import MOST
+from edgewise.plots.trace_heads import MAX_MAPS
 from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Cluster, Node
 
@@ -220,8 +220,10 @@ def test_one_trace_has_no_wall():
 
 def test_very_many_heads_are_cut_and_counted():
     figure = draw_trace([made(90, "dense"), made(2)])
-    assert len(figure.axes[0].images) == MOST + 2
-    assert {"90 of 144 heads carry 80%", f"from key pos 5 to query pos 8 ({MOST} shown)"} <= {*texts(figure)}
+    assert len(figure.axes[0].images) == MAX_MAPS + 2
+    assert {"90 of 144 heads carry 80%", f"from key pos 5 to query pos 8 ({MAX_MAPS} shown)"} <= {
+        *texts(figure)
+    }
 
 
 def test_shares_are_never_rounded_away():
@@ -271,7 +273,7 @@ def test_the_few_clusters_that_matter_and_the_key_of_course():
     weak = choose_boxes(made(3), 6)
     assert [box.lines[0] for box in weak] == ['"', "large", "opposite", "is"] and weak[-1].of_key
     even = [(((place,), place, 0, 0, 1.0)) for place in range(8)]
-    assert len(choose_boxes(made(3, groups=even), 7)) == MOST_BOXES
+    assert len(choose_boxes(made(3, groups=even), 7)) == MAX_BOXES
     elsewhere = choose_boxes(made(3, groups=[((4,), 7, 3, 5, 1.0)]), 4)
     assert elsewhere[0].lines == ["large", 'at "', "layers 3-5"] and elsewhere[0].words == [4]
     assert elsewhere[1].of_key and not elsewhere[1].lines  # the arrow begins at the word
@@ -279,8 +281,8 @@ def test_the_few_clusters_that_matter_and_the_key_of_course():
 
 def test_the_arrow_counts_all_the_words_that_its_cluster_joins():
     trace = made(3, origins=[0.1, 0.1, 0.1, 0.05, 0.4, 0.08, 0.1, 0.07])
-    assert share_of_key(trace, 4) == 0.4 and share_of_key(trace, 3) == pytest.approx(0.2)
-    assert share_of_key(replace(trace, clusters=[]), 3) == 0.05
+    assert key_share(trace, 4) == 0.4 and key_share(trace, 3) == pytest.approx(0.2)
+    assert key_share(replace(trace, clusters=[]), 3) == 0.05
     figure = draw_trace([trace], key=3)
     assert "modulated at 20% by" in texts(figure) and "(positions 4, 6, 8)" in " ".join(texts(figure))
 

@@ -106,17 +106,6 @@ def link_groups(graph: Graph, pruned: PrunedGraph, kept_bytes: int = KEPT_BYTES)
         yield LinkGroup(slice(min(targets), max(targets) + 1), slice(first, len(own)), size)
 
 
-def bytes_of(layers: int, heads: int, length: int, width: int, targets: int, links: int) -> int:
-    """Bytes of the shares of some links, with their targets' gradients at each layer's heads: links that begin and end
-    anywhere pass a third of the layers, and have a third of the pairs of positions behind their beginning."""
-    return 4 * layers * length * (links * heads * length // 9 + targets * width)
-
-
-def bytes_of_kept(graph: Graph, pruned: PrunedGraph, kept_bytes: int = KEPT_BYTES) -> int:
-    """Bytes of the largest group of the kept links."""
-    return max((group.bytes for group in link_groups(graph, pruned, kept_bytes)), default=0)
-
-
 # ------------------------------------------------------------------------------------------------------------ the integral
 
 

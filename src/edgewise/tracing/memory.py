@@ -7,17 +7,13 @@ import psutil
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.memory import most_with
 from edgewise.tracing.graph import BATCH_BYTES, Graph
-from edgewise.tracing.head_shares import KEPT_BYTES, bytes_of_kept
+from edgewise.tracing.head_shares import link_groups
 from edgewise.tracing.influence import PrunedGraph
 from edgewise.tracing.linearised import LinearisedPass
 from edgewise.tracing.target_logits import TargetLogits
 from edgewise.training.transcoder.transcoder import Transcoder
 
-KEPT = 0.17
-"""Share of the active features that pruning leaves: `pocket`'s on eight tokens."""
-LINKS = 12
-"""Links of each kept feature, there. A transcoder with large errors leaves many more."""
-PRUNING = 48
+PRUNING_BYTES = 48
 """Bytes for each pair of a target and a source while the graph is pruned: four such matrices, and the sorting of one in
 double precision with its order."""
 
@@ -50,7 +46,7 @@ def plan_graph(linear: LinearisedPass, transcoder: Transcoder, logits: TargetLog
     pairs = (active + len(logits.tokens)) * (linear.length + active + len(linear.layers) * linear.length)
     return MemoryPlan(
         f"the graph of {active:,} active features on {linear.length} tokens",
-        of_graph(pairs),
+        _graph_bytes(pairs),
         "train the transcoder for longer or with a higher `l0`, so that fewer are active, or give a shorter prompt",
     )
 
@@ -60,16 +56,11 @@ def plan_shares(graph: Graph, pruned: PrunedGraph) -> MemoryPlan:
     signed = 4 * len(pruned.links) * graph.linear.n_heads * len(graph.linear.layers)
     return MemoryPlan(
         f"{len(pruned.links):,} links among {len(pruned.sources) + len(graph.logits.tokens):,} nodes, split over heads",
-        signed + bytes_of_kept(graph, pruned),
+        signed + max((group.bytes for group in link_groups(graph, pruned)), default=0),
         "keep fewer with lower values of `node_threshold` and `edge_threshold`",
     )
 
 
-def of_graph(pairs: int) -> int:
+def _graph_bytes(pairs: int) -> int:
     """Bytes of building the graph or of pruning it, whichever takes more, for so many pairs of a target and a source."""
-    return max(4 * pairs + 2 * BATCH_BYTES, PRUNING * pairs)
-
-
-def of_stages(pairs: int, carried: int) -> int:
-    """The largest of these, and of splitting the kept links over the heads."""
-    return max(of_graph(pairs), 4 * pairs + min(carried, KEPT_BYTES))
+    return max(4 * pairs + 2 * BATCH_BYTES, PRUNING_BYTES * pairs)
