@@ -20,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 import edgewise
 from edgewise.cli.tables.circuit import print_circuits
 from edgewise.cli.tables.maps import print_maps
+from edgewise.cli.tables.trace import print_traces
 from edgewise.core.console import Display
 from edgewise.flow.collect import collect_flow
 from edgewise.maps.collect import collect_maps
@@ -29,7 +30,6 @@ from edgewise.plots.flow import draw_flow
 from edgewise.plots.style import save_figure
 from edgewise.pocket import addition, evaluate, stream, world
 from edgewise.report.page import write_report
-from edgewise.tracing.console import print_traces
 
 OUT = Path("runs/demo")
 HELD_OUT_ROWS = 256

@@ -24,13 +24,14 @@ def trace(
         transcoders: The folder of each model's transcoder, in the same order. The shipped models bring theirs.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
+    from edgewise.cli.tables.trace import print_traces
     from edgewise.core.console import Display
+    from edgewise.models.loaded import load_models
     from edgewise.plots.style import save_figure
-    from edgewise.tracing.console import print_traces
     from edgewise.tracing.trace import trace as trace_models
 
     display = Display()
-    traces = trace_models(models, config, transcoders=transcoders, display=display)
+    traces = trace_models(load_models(models, display=display), config, transcoders=transcoders)
     traces.save(config.out)
     save_figure(traces.plot(key=config.key_position, share=config.share), config.out / traces.figure_name)
     print_traces(traces, config)

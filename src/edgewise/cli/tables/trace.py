@@ -1,8 +1,8 @@
-"""Traces as a table on the terminal."""
+"""Table of traces."""
 
-from rich.console import Console
 from rich.table import Table
 
+from edgewise.cli.tables.output import Output
 from edgewise.core.text import visible
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.traces import Traces
@@ -18,10 +18,10 @@ def print_traces(traces: Traces, config: TraceConfig) -> None:
     for label, *cells in rows:
         heads = label == "  which"  # one below the other
         table.add_row(label, *(cell.replace(", ", "\n") if heads else cell for cell in cells))
-    console = Console()
-    console.print(table)
+    output = Output()
+    output.print(table)
     for trace in traces:
         labels = ", ".join(f"{visible(c.label, 30)} ({c.layers})" for c in trace.clusters[:5])
-        console.print(f"{trace.kind}: {labels}", markup=False, highlight=False)
+        output.print_plain(f"{trace.kind}: {labels}")
         for warning in trace.warnings:
-            console.print(f"{trace.model}: {warning}", markup=False, highlight=False)
+            output.print_plain(f"{trace.model}: {warning}")
