@@ -1,4 +1,4 @@
-"""What the report's page is given: all that a folder holds, and a note on what it does not."""
+"""The data of the report's page: every result in a folder, and a note on each that is damaged or missing."""
 
 import base64
 import json
@@ -12,7 +12,8 @@ import torch
 import edgewise
 from edgewise.circuits.prompt_maps import PromptMaps, in_eight_bits
 from edgewise.core.errors import EdgewiseError
-from edgewise.report.collect import collect, packed
+from edgewise.report.collect import collect
+from edgewise.report.packing import pack_maps
 
 MODELS = ["pocket", "pocket-sparse"]
 
@@ -36,45 +37,44 @@ def results(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def copied(results: Path, tmp_path: Path) -> Path:
+def results_copy(results: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(results, tmp_path / "results"))
 
 
-def unpacked(kept: dict) -> np.ndarray:
-    data = base64.b64decode(kept["data"])
-    if kept["kind"] == "whole":
-        return np.frombuffer(data, np.uint8).reshape(kept["shape"])
-    flat = np.zeros(np.prod(kept["shape"]), np.uint8)
-    count = kept["count"]
+def unpack_maps(packed: dict) -> np.ndarray:
+    data = base64.b64decode(packed["data"])
+    if packed["kind"] == "whole":
+        return np.frombuffer(data, np.uint8).reshape(packed["shape"])
+    flat = np.zeros(np.prod(packed["shape"]), np.uint8)
+    count = packed["count"]
     flat[np.frombuffer(data[: 4 * count], "<u4")] = np.frombuffer(data[4 * count :], np.uint8)
-    return flat.reshape(kept["shape"])
+    return flat.reshape(packed["shape"])
 
 
-def test_everything_in_the_folder_is_there(results: Path):
-    found = collect(results)
-    json.dumps(found, allow_nan=False)
-    assert found["notes"] == []
-    assert found["training"]["checks"] == [[10, 0.4, 0.1]]
-    (task,) = found["tasks"]
+def test_collects_every_result_in_the_folder(results: Path):
+    data = collect(results)
+    json.dumps(data, allow_nan=False)
+    assert data["notes"] == []
+    assert data["training"]["checks"] == [[10, 0.4, 0.1]]
+    (task,) = data["tasks"]
     assert task["task"] == "antonym"
     assert [model["model"] for model in task["models"]] == MODELS
     assert len(task["prompts"]) == 4
     prompt = task["prompts"][0]
     t = len(prompt["tokens"])
-    assert [kept["shape"] for kept in prompt["maps"]] == 2 * [[6, 8, t * (t + 1) // 2]]
-    assert [kept["kind"] for kept in prompt["maps"]] == ["whole", "list"]  # the twin as its open edges
+    assert [packed["shape"] for packed in prompt["maps"]] == 2 * [[6, 8, t * (t + 1) // 2]]
+    assert [packed["kind"] for packed in prompt["maps"]] == ["whole", "list"]  # the twin as its open edges
     assert len(prompt["types"][0]) == 6 and len(prompt["types"][0][0]) == 8
-    (pair,) = found["traces"]
-    assert [each["kind"] for each in pair] == ["dense", "sparse"]
+    (pair,) = data["traces"]
+    assert [trace["kind"] for trace in pair] == ["dense", "sparse"]
     assert pair[0]["contexts"]
 
 
-def test_of_many_links_the_strongest_are_shown_and_paths_still_point_to_theirs(results: Path, monkeypatch):
-    (whole,) = collect(results)["traces"]
-    monkeypatch.setattr("edgewise.report.collect._MOST_LINKS", 5)
-    (cut,) = collect(results)["traces"]
-    for before, after in zip(whole, cut, strict=True):
-        assert not any("links" in said for said in before["warnings"])
+def test_of_many_links_the_strongest_are_kept_and_paths_still_refer_to_theirs(results: Path):
+    (all_links,) = collect(results)["traces"]
+    (five_links,) = collect(results, max_links=5)["traces"]
+    for before, after in zip(all_links, five_links, strict=True):
+        assert not any("links" in warning for warning in before["warnings"])
         assert f"of {len(before['links']):,} links" in after["warnings"][-1]
         strongest = sorted((abs(link["flow"]) for link in before["links"]), reverse=True)[:5]
         flows = [abs(link["flow"]) for link in after["links"]]
@@ -83,41 +83,41 @@ def test_of_many_links_the_strongest_are_shown_and_paths_still_point_to_theirs(r
             assert after["links"][new["link"]] == before["links"][old["link"]]
 
 
-def test_maps_are_those_of_the_model(results: Path):
+def test_prompt_maps_are_the_attention_weights_of_the_model(results: Path):
     maps = PromptMaps.load(results / "antonym")
     model, tokenizer = edgewise.load("pocket-sparse"), edgewise.load_tokenizer("pocket")
     example = json.loads((results / "antonym" / "circuit.json").read_text())["examples"][0]["clean"]
     ids = tokenizer(example, return_tensors="pt").input_ids
-    with torch.no_grad(), edgewise.tap(model, read=["weights"]) as seen:
+    with torch.no_grad(), edgewise.tap(model, read=["weights"]) as activations:
         model(input_ids=ids)
-    weights = seen.last["weights"][4][0].numpy()
+    weights = activations.last["weights"][4][0].numpy()
     lower = weights[:, *np.tril_indices(ids.shape[1])]
-    kept = maps.maps[1][0][4]
+    quantised = maps.maps[1][0][4]
     expected = np.where(lower > 0, np.maximum(255 * lower, 1), 0)
-    assert np.abs(kept - expected).max() <= 0.51
-    assert ((kept > 0) == (lower > 0)).all()
+    assert np.abs(quantised - expected).max() <= 0.51
+    assert ((quantised > 0) == (lower > 0)).all()
 
 
-def test_an_open_edge_is_never_lost():
+def test_an_open_edge_stays_open_in_eight_bits():
     weights = np.zeros((2, 3, 3))
     weights[0, 1, 0] = 1e-6
     weights[1, 2, 2] = 1.0
-    kept = in_eight_bits(weights)
-    assert kept[0].tolist() == [0, 1, 0, 0, 0, 0]
-    assert kept[1].tolist() == [0, 0, 0, 0, 0, 255]
+    quantised = in_eight_bits(weights)
+    assert quantised[0].tolist() == [0, 1, 0, 0, 0, 0]
+    assert quantised[1].tolist() == [0, 0, 0, 0, 0, 255]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.15, 0.3, 1.0])
-def test_packing_loses_nothing(share: float):
+@pytest.mark.parametrize("density", [0.0, 0.01, 0.15, 0.3, 1.0])
+def test_packing_is_lossless(density: float):
     rng = np.random.default_rng(0)
-    maps = (rng.random((3, 4, 55)) < share) * rng.integers(1, 256, (3, 4, 55))
-    kept = packed(maps.astype(np.uint8))
-    assert (unpacked(kept) == maps).all()
-    assert kept["kind"] == ("list" if share < 0.2 else "whole")
+    maps = (rng.random((3, 4, 55)) < density) * rng.integers(1, 256, (3, 4, 55))
+    packed = pack_maps(maps.astype(np.uint8))
+    assert (unpack_maps(packed) == maps).all()
+    assert packed["kind"] == ("list" if density < 0.2 else "whole")
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "expected"),
     [
         (
             lambda f: (f / "antonym" / "circuit.json").write_text("{"),
@@ -137,18 +137,20 @@ def test_packing_loses_nothing(share: float):
         (lambda f: shutil.rmtree(f / "run"), "no runs of post-training in this report"),
     ],
 )
-def test_what_is_damaged_or_missing_is_named_and_the_rest_is_there(copied: Path, damage, said: str):
-    damage(copied)
-    found = collect(copied)
-    assert any(said in note for note in found["notes"]), found["notes"]
-    assert found["tasks"] or found["traces"]
+def test_notes_name_what_is_damaged_or_missing_and_the_rest_is_collected(
+    results_copy: Path, damage, expected: str
+):
+    damage(results_copy)
+    data = collect(results_copy)
+    assert any(expected in note for note in data["notes"]), data["notes"]
+    assert data["tasks"] or data["traces"]
 
 
-def test_a_folder_without_results_is_one_line(tmp_path: Path):
+def test_a_folder_without_results_is_refused(tmp_path: Path):
     with pytest.raises(EdgewiseError, match="is no folder"):
         collect(tmp_path / "nothing")
     with pytest.raises(EdgewiseError, match="holds nothing to report: there is no circuit"):
         collect(tmp_path)
-    (tmp_path / "summary.json").write_text("[]")  # somebody else's
+    (tmp_path / "summary.json").write_text("[]")  # not ours
     with pytest.raises(EdgewiseError, match="holds nothing to report"):
         collect(tmp_path)

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.report.collect import collect, packed
+from edgewise.report.collect import collect
+from edgewise.report.packing import pack_maps
 from edgewise.report.page import report_html, write_report
 
 REPOSITORY = Path(__file__).parents[1]
@@ -95,7 +96,7 @@ def task(name: str, layers: int, heads: int, words: list[str], prompts: int = 2)
                 "text": text,
                 "tokens": words,
                 "answers": [" small"],
-                "maps": [packed(each) for each in both],
+                "maps": [pack_maps(each) for each in both],
                 "types": types,
             }
         )
@@ -167,9 +168,9 @@ def trace(kind: str, words: list[str]) -> dict[str, Any]:
             "1_12": {"contexts": [context], "raised": [[" small", 2.0]], "lowered": [[" big", -1.0]]}
         },
         "warnings": [],
-        "cells": packed(cells),
+        "cells": pack_maps(cells),
         "cells_largest": 0.3,
-        "maps": packed(maps(3, 2, len(words), 1.0)),
+        "maps": pack_maps(maps(3, 2, len(words), 1.0)),
         "main_key": key,
     }
 
@@ -293,7 +294,7 @@ def large() -> dict[str, Any]:
     words = [f" word{i}" for i in range(64)]
     big = task("copy", 12, 12, words, prompts=16)
     for prompt in big["prompts"]:
-        prompt["maps"][1] = packed(maps(12, 12, 64, 0.05))
+        prompt["maps"][1] = pack_maps(maps(12, 12, 64, 0.05))
     return report(words, tasks=[big])
 
 

@@ -1,8 +1,8 @@
-"""The page: everything that was collected, with the program that draws it, in one file that asks the network for nothing.
+"""The report as one HTML file: results, style sheet and program; it makes no network request.
 
-The program is built from report/ at the top of the repository into assets/. What comes from results is data only: it stands
-in a script element that no browser runs, with every character escaped that could end it, and the page's policy lets nothing
-run but the program itself.
+The program is built from report/ at the top of the repository into assets/. Results are data only: they stand in a script
+element that no browser runs, with every character escaped that could end it, and the content security policy allows no
+script but the program itself.
 """
 
 import base64
@@ -19,7 +19,7 @@ from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.report.collect import collect
 
 FILE = "report.html"
-# Python's JSON is ASCII already, which takes care of U+2028 and U+2029.
+# json.dumps writes ASCII, so that U+2028 and U+2029 are escaped already.
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
@@ -27,23 +27,23 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the report on a folder of results, by default to report.html in it."""
     path = Path(folder) / FILE if out is None else Path(out)
     content = report_html(collect(folder))
-    part = path.with_name(f".{path.name}.part")
+    partial_file = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(content, encoding="utf-8", newline="\n")
-        part.replace(path)  # a report is there whole or not at all
+        partial_file.write_text(content, encoding="utf-8", newline="\n")
+        partial_file.replace(path)  # atomic: never half a report
     except OSError as error:
-        part.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
         raise EdgewiseError(f"the report cannot be written to {path}: {first_line(error)}") from error
     return path
 
 
 def report_html(data: dict[str, Any]) -> str:
-    """The page for what `collect` found."""
+    """The page for what `collect` returns."""
     style, script = _asset("style.css"), _asset("app.js")
     title = f"{data.get('title') or 'Report'} · Edgewise"
     return Template(_asset("page.html")).substitute(
-        csp=html.escape(_policy(style, script)),
+        csp=html.escape(_content_security_policy(style, script)),
         title=html.escape(title.encode(errors="replace").decode()),
         style=style,
         script=script,
@@ -51,8 +51,8 @@ def report_html(data: dict[str, Any]) -> str:
     )
 
 
-def _policy(style: str, script: str) -> str:
-    """Nothing from outside, and nothing inside but the page's own style and program."""
+def _content_security_policy(style: str, script: str) -> str:
+    """Nothing from outside, and inside only the page's own style sheet and program, by their hashes."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -73,18 +73,19 @@ def _hash(text: str) -> str:
 def _json(data: Any) -> str:
     try:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    except ValueError:  # not a number is no JSON: a browser would refuse all of it
+    except ValueError:  # NaN and infinity are not JSON: a browser would refuse all of it
         text = json.dumps(_finite(data), allow_nan=False, separators=(",", ":"))
     except TypeError as error:
-        raise EdgewiseError(f"this cannot be reported: {first_line(error)}") from error
+        raise EdgewiseError(f"the results cannot be written as JSON: {first_line(error)}") from error
     return text.translate(_ESCAPES)
 
 
 def _finite(value: Any) -> Any:
+    """The same with null for numbers that are not finite."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -93,5 +94,5 @@ def _asset(name: str) -> str:
         return (files("edgewise.report") / "assets" / name).read_text(encoding="utf-8")
     except OSError as error:
         raise EdgewiseError(
-            f"{name} of the report is missing here; in a clone, `npm ci && npm run build` in report/ makes it"
+            f"{name} of the report is missing; in a clone, `npm ci && npm run build` in report/ builds it"
         ) from error

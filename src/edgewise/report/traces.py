@@ -1,0 +1,94 @@
+"""A trace for the page: its attribution graph with head shares, the flow through attention edges, attention maps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgewise.circuits.prompt_maps import in_eight_bits
+from edgewise.report.packing import pack_maps, rounded
+from edgewise.tracing.result import Trace
+from edgewise.tracing.schema import Link
+
+MAX_LINKS = 4000
+"""Links of a trace on the page; a trace of a real model can have 60,000, and a page with all of them 100 MB."""
+_MIN_HEAD_SHARE = 0.01  # of a link's weight, for a head to be listed with it
+_COPIED_FIELDS = (
+    "model",
+    "kind",
+    "transcoder",
+    "prompt",
+    "tokens",
+    "logits",
+    "nodes",
+    "clusters",
+    "strengths",
+    "origins",
+    "paths",
+    "looks",
+    "interventions",
+    "figures",
+    "contexts",
+    "warnings",
+)  # of trace.json, as they are
+
+
+def trace_data(path: Path, max_links: int = MAX_LINKS) -> dict[str, Any]:
+    """The contents of trace.json and its arrays, with the links of most flow."""
+    trace = Trace.load(path.parent)
+    content = json.loads(path.read_text())
+    indices = _strongest_links(trace.links, {paths["link"] for paths in content["paths"]}, max_links)
+    content["warnings"] = [*content["warnings"], *_left_out(len(trace.links), len(indices))]
+    content["paths"] = [{**paths, "link": indices.index(paths["link"])} for paths in content["paths"]]
+    max_flow = float(trace.cells.max()) or 1.0
+    return {
+        **{field: content[field] for field in _COPIED_FIELDS},
+        "links": [_link_data(trace.links[i], trace.head_shares[i]) for i in indices],
+        "cells": pack_maps(in_eight_bits(trace.cells / max_flow)),
+        "cells_largest": max_flow,
+        "maps": pack_maps(in_eight_bits(trace.maps)),
+        "main_key": trace.main_key,
+        # exact, because they decide how many heads are named: in eight bits the smallest flows would count too much
+        "arriving": [[rounded(head) for head in layer] for layer in trace.cells[:, :, -1]],
+        "head_flow": [rounded(layer) for layer in trace.head_flow()],
+    }
+
+
+def pair_traces(traces: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Traces of the same prompt together, the dense model's first."""
+    by_prompt: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for trace in traces:
+        by_prompt.setdefault((trace["prompt"], *trace["tokens"]), []).append(trace)
+    return [sorted(group, key=lambda trace: trace["kind"] != "dense")[:2] for group in by_prompt.values()]
+
+
+def _strongest_links(links: list[Link], required: set[int], max_links: int) -> list[int]:
+    """Indices, ascending, of the links with most flow and of those that are required."""
+    strongest = sorted(range(len(links)), key=lambda i: -abs(links[i].flow))[:max_links]
+    return sorted({*strongest, *required})
+
+
+def _left_out(total: int, shown: int) -> list[str]:
+    if total == shown:
+        return []
+    return [
+        f"of {total:,} links the {shown:,} with most flow are shown; "
+        f"the other {total - shown:,} are in the trace's own files"
+    ]
+
+
+def _link_data(link: Link, head_shares: np.ndarray) -> dict[str, Any]:  # [L, heads]
+    layers, heads = (abs(head_shares) > _MIN_HEAD_SHARE * abs(link.weight)).nonzero()
+    names = [f"L{layer}H{head}" for layer, head in zip(layers, heads, strict=True)]
+    shares = sorted(
+        zip(names, rounded(head_shares[layers, heads]), strict=True), key=lambda share: -abs(share[1])
+    )
+    return {
+        "source": link.source,
+        "target": link.target,
+        "weight": link.weight,
+        "flow": link.flow,
+        "straight": link.straight,
+        "heads": [[name, share] for name, share in shares],
+    }
