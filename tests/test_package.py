@@ -1,5 +1,6 @@
 """What a newcomer meets: the README's example runs, the demo writes its summary, a wheel carries the models."""
 
+import ast
 import json
 import os
 import re
@@ -100,3 +101,14 @@ def test_no_public_name_is_also_a_module():
 
     modules = {path.stem for path in (ROOT / "src/edgewise").iterdir()}
     assert not modules & _HOME.keys()
+
+
+def test_type_checkers_and_python_import_the_same_public_names():
+    from edgewise import _HOME
+
+    tree = ast.parse((ROOT / "src/edgewise/__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {node.names[0].name: node.module for node in imports} == {
+        name: f"edgewise.{module}" for name, module in _HOME.items()
+    }

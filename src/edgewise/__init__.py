@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgewise.circuits.config import CircuitConfig as CircuitConfig
     from edgewise.circuits.find import find_circuits as find_circuits
     from edgewise.circuits.result import CircuitResult as CircuitResult
+    from edgewise.core.console import Display as Display
     from edgewise.core.errors import EdgewiseError as EdgewiseError
     from edgewise.flow.collect import collect_flow as collect_flow
     from edgewise.flow.config import FlowConfig as FlowConfig
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from edgewise.models.checkpoint import save as save
     from edgewise.models.info import ModelInfo as ModelInfo
     from edgewise.models.info import info as info
+    from edgewise.models.loaded import LoadedModels as LoadedModels
+    from edgewise.models.loaded import load_models as load_models
     from edgewise.planning.plan import Plan as Plan
     from edgewise.planning.plan import plan as plan
     from edgewise.plots.attention_maps import draw_maps as draw_maps
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from edgewise.plots.style import save_figure as save_figure
     from edgewise.plots.trace_diagram import draw_trace as draw_trace
     from edgewise.plots.wiring import draw_wiring as draw_wiring
+    from edgewise.report.page import write_report as write_report
     from edgewise.tasks.generate import make_task as make_task
     from edgewise.tasks.pairs import Task as Task
     from edgewise.tracing.config import TraceConfig as TraceConfig
@@ -57,7 +61,9 @@ if TYPE_CHECKING:
     from edgewise.training.sparsify.loop import SparsifyResult as SparsifyResult
     from edgewise.training.sparsify.loop import sparsify as sparsify
     from edgewise.training.sparsify.recipe import Recipe as Recipe
+    from edgewise.training.transcoder.config import FeaturesConfig as FeaturesConfig
     from edgewise.training.transcoder.config import TranscoderConfig as TranscoderConfig
+    from edgewise.training.transcoder.describe import describe_features as describe_features
     from edgewise.training.transcoder.store import load_transcoder as load_transcoder
     from edgewise.training.transcoder.train import train_transcoder as train_transcoder
     from edgewise.training.transcoder.transcoder import Transcoder as Transcoder
@@ -70,10 +76,13 @@ _HOME = {
     "AttentionMaps": "maps.result",
     "CircuitConfig": "circuits.config",
     "CircuitResult": "circuits.result",
+    "Display": "core.console",
     "EdgewiseError": "core.errors",
+    "FeaturesConfig": "training.transcoder.config",
     "FlowConfig": "flow.config",
     "Flows": "flow.result",
     "GateConfig": "gating.config",
+    "LoadedModels": "models.loaded",
     "MapStyle": "plots.map_style",
     "MapsConfig": "maps.config",
     "Measured": "measure.evaluation",
@@ -90,6 +99,7 @@ _HOME = {
     "TranscoderConfig": "training.transcoder.config",
     "collect_flow": "flow.collect",
     "collect_maps": "maps.collect",
+    "describe_features": "training.transcoder.describe",
     "draw_circuit": "plots.circuit",
     "draw_curves": "plots.curves",
     "draw_flow": "plots.flow",
@@ -104,6 +114,7 @@ _HOME = {
     "info": "models.info",
     "install": "gating.install",
     "load": "models.checkpoint",
+    "load_models": "models.loaded",
     "load_tokenizer": "models.checkpoint",
     "load_transcoder": "training.transcoder.store",
     "make_task": "tasks.generate",
@@ -115,6 +126,7 @@ _HOME = {
     "tap": "gating.tap",
     "trace": "tracing.trace",
     "train_transcoder": "training.transcoder.train",
+    "write_report": "report.page",
 }
 __all__ = sorted(_HOME)  # pyright: ignore
 
