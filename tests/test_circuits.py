@@ -1,4 +1,4 @@
-"""Circuits: every fast path against the plainest way to say the same thing."""
+"""Circuits: every fast path against the plainest implementation of the same thing."""
 
 import json
 from types import SimpleNamespace
@@ -18,7 +18,9 @@ from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import grid, ranks, refine
 from edgewise.circuits.eap import edge_attribution
 from edgewise.circuits.edge_patching import scores_with_edges
+from edgewise.circuits.edges import EdgePatching
 from edgewise.circuits.find import find_circuit, find_circuits
+from edgewise.circuits.memory import bytes_per_prompt, stream_bytes
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult
 from edgewise.circuits.streams import record_edges, wiring_of
@@ -87,7 +89,7 @@ def plain_head_loop(model: Any, kind: str, given: Prompts, base: Tensor, other: 
     for handle in handles:
         handle.remove()
     n_heads = model.config.num_attention_heads
-    found = torch.empty(len(outs), n_heads, len(base))
+    scores = torch.empty(len(outs), n_heads, len(base))
     for layer, out in enumerate(outs):
         d = kept[layer].shape[-1] // n_heads
         for head in range(n_heads):
@@ -99,9 +101,9 @@ def plain_head_loop(model: Any, kind: str, given: Prompts, base: Tensor, other: 
                 return (changed,)
 
             handle = out.register_forward_pre_hook(patch)
-            found[layer, head] = score_of(model, base, given)
+            scores[layer, head] = score_of(model, base, given)
             handle.remove()
-    return found
+    return scores
 
 
 def assert_same(shares: Tensor, differences: Tensor, replay: Replay) -> None:
@@ -115,11 +117,11 @@ def test_patching_heads_equals_one_hook_for_each_head(kind, sparse, sinks):
     model, given = model_of(kind, sparse, sinks=sinks), prompts()
     replay = record(model, given, "logit difference")
     assert replay.first == 3
-    found = heads.head_effects(replay, GIGABYTE)
+    effects = heads.head_effects(replay, GIGABYTE)
     lost = plain_head_loop(model, kind, given, given.clean, given.corrupt)
     restored = plain_head_loop(model, kind, given, given.corrupt, given.clean)
-    assert_same(found.lost, replay.clean.scores - lost, replay)
-    assert_same(found.restored, restored - replay.corrupt.scores, replay)
+    assert_same(effects.lost, replay.clean.scores - lost, replay)
+    assert_same(effects.restored, restored - replay.corrupt.scores, replay)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -127,19 +129,19 @@ def test_patching_heads_of_the_pocket_twins_equals_one_hook_for_each_head(sparse
     model, task = pocket_pair(sparse)
     given = task.prompts()
     replay = record(model, given, task.metric)
-    found = heads.head_effects(replay, GIGABYTE)
+    effects = heads.head_effects(replay, GIGABYTE)
     lost = plain_head_loop(model, "gpt2", given, given.clean, given.corrupt)
-    assert_same(found.lost, replay.clean.scores - lost, replay)
+    assert_same(effects.lost, replay.clean.scores - lost, replay)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "olmo2", "mistral", "gemma3"])
 def test_heads_of_other_architectures_equal_a_run_of_the_whole_model(kind):
     model, given = model_of(kind), prompts()
     replay = record(model, given, "probability difference")
-    found = heads.head_effects(replay, GIGABYTE)
-    with edgewise.tap(model, read=["outputs"]) as seen:
+    effects = heads.head_effects(replay, GIGABYTE)
+    with edgewise.tap(model, read=["outputs"]) as attention:
         score_of(model, given.corrupt, given)
-    corrupt = seen.last["outputs"]
+    corrupt = attention.last["outputs"]
     for layer, head in [(0, 1), (1, 3), (2, 0)]:
 
         def edit(at: int, y: Tensor, layer=layer, head=head) -> Tensor:
@@ -151,21 +153,21 @@ def test_heads_of_other_architectures_equal_a_run_of_the_whole_model(kind):
         with edgewise.tap(model, edit={"outputs": edit}):
             expected = score_of(model, given.clean, given, "probability difference")
         torch.testing.assert_close(
-            found.lost[:, layer, head], 1 - replay.explained(expected), atol=1e-4, rtol=1e-4
+            effects.lost[:, layer, head], 1 - replay.explained(expected), atol=1e-4, rtol=1e-4
         )
 
 
 def test_little_memory_and_no_shared_prefix_change_nothing():
     model, given = model_of("llama"), prompts()
     expected = heads.head_effects(record(model, given, "logit difference"), GIGABYTE)
-    found = heads.head_effects(record(model, given, "logit difference", reuse_prefix=False), 1)
-    torch.testing.assert_close(found.lost, expected.lost, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(found.restored, expected.restored, atol=1e-5, rtol=1e-4)
+    effects = heads.head_effects(record(model, given, "logit difference", reuse_prefix=False), 1)
+    torch.testing.assert_close(effects.lost, expected.lost, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(effects.restored, expected.restored, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("kind", HOSTS)
-def test_all_heads_explain_everything_and_no_head_nothing(kind, sparse):
+def test_all_heads_explain_the_whole_effect_and_none_nothing(kind, sparse):
     replay = record(model_of(kind, sparse), prompts(), "logit difference")
     keep = torch.zeros(2, replay.n, 3, 4, dtype=torch.bool)
     keep[1] = True
@@ -173,7 +175,7 @@ def test_all_heads_explain_everything_and_no_head_nothing(kind, sparse):
     torch.testing.assert_close(shares, torch.tensor([[0.0], [1.0]]).expand(2, replay.n), atol=1e-4, rtol=0)
 
 
-def test_a_model_is_left_as_it_was():
+def test_a_search_leaves_no_hook_and_no_gradient_on_the_model():
     model, given = model_of("gpt2"), prompts()
     before = score_of(model, given.clean, given)
     replay = record(model, given, "logit difference")
@@ -189,7 +191,7 @@ def test_a_model_is_left_as_it_was():
 
 
 def plain_edge(model: Any, kind: str, given: Prompts, source: str, target: str) -> Tensor:
-    """Path patching by hand: the target reads the clean residual stream, in which one source is what it was when corrupt."""
+    """Path patching by hand: the target reads the clean residual stream, with one source as in the corrupt run."""
     parts = parts_of(model)
 
     def written(ids: Tensor) -> Tensor:
@@ -223,9 +225,9 @@ def plain_edge(model: Any, kind: str, given: Prompts, source: str, target: str) 
         norm = parts.layers[int(target[4:])].norm_2
         handles.append(norm.register_forward_pre_hook(lambda _, args: (args[0] + change,)))
     else:
-        place, what = target.split(".")
-        layer = parts.layers[int(place[1])]
-        which, columns = layer.columns[what]
+        head, kind_of_input = target.split(".")
+        layer = parts.layers[int(head[1])]
+        which, columns = layer.columns[kind_of_input]
         read: list[Tensor] = []
         handles.append(layer.norm_1.register_forward_pre_hook(lambda _, args: read.append(args[0])))
         busy: list[bool] = []
@@ -237,15 +239,15 @@ def plain_edge(model: Any, kind: str, given: Prompts, source: str, target: str) 
             norm = layer.norm_1
             other = module(norm.forward(read[0] + change))
             out = out.clone()
-            own = columns[int(place[3:])]
+            own = columns[int(head[3:])]
             out[..., own] = other[..., own]
             return out
 
         handles.append(layer.projections[which].register_forward_hook(project))
-    found = score_of(model, given.clean, given)
+    scores = score_of(model, given.clean, given)
     for handle in handles:
         handle.remove()
-    return found
+    return scores
 
 
 @pytest.mark.slow
@@ -260,15 +262,15 @@ def test_dropping_one_edge_equals_path_patching_for_every_edge(kind, sparse):
     for source, target in wiring.exists.nonzero().tolist():
         keep = wiring.exists.clone()
         keep[source, target] = False
-        found = scores_with_edges(runs, keep.expand(replay.n, -1, -1))
+        scores = scores_with_edges(runs, keep.expand(replay.n, -1, -1))
         expected = plain_edge(model, kind, given, wiring.sources[source], wiring.targets[target])
         name = f"{wiring.sources[source]} -> {wiring.targets[target]}"
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(scores, expected, atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("kind", [*HOSTS, "qwen3", "mistral"])
-def test_all_edges_explain_everything_and_no_edge_nothing(kind, sparse):
+def test_all_edges_explain_the_whole_effect_and_none_nothing(kind, sparse):
     model, given = model_of(kind, sparse), prompts()
     replay = record(model, given, "probability difference")
     runs = record_edges(replay)
@@ -280,7 +282,7 @@ def test_all_edges_explain_everything_and_no_edge_nothing(kind, sparse):
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_edges_of_a_twin_without_sinks_explain_everything(kind):
+def test_all_edges_of_a_twin_without_sinks_explain_the_whole_effect(kind):
     model, given = model_of(kind, sparse=True, sinks=False), prompts()
     replay = record(model, given, "logit difference")
     runs = record_edges(replay)
@@ -317,14 +319,14 @@ def linear_model() -> Any:
 @pytest.mark.parametrize("steps", [1, 4])
 def test_attribution_of_a_linear_model_is_exact(steps):
     model, given = linear_model(), prompts(3, 7, 2)
-    with edgewise.tap(model, read=["weights"]) as seen:
+    with edgewise.tap(model, read=["weights"]) as attention:
         score_of(model, given.clean, given)
-    held = dict(seen.last["weights"])
+    clean_weights = dict(attention.last["weights"])
 
-    def hold(layer: int, weights: Tensor) -> Tensor:  # all queries, or those after the shared beginning
-        return held[layer][:, :, -weights.shape[2] :]
+    def freeze(layer: int, weights: Tensor) -> Tensor:  # all queries, or those after the shared beginning
+        return clean_weights[layer][:, :, -weights.shape[2] :]
 
-    with edgewise.tap(model, edit={"weights": hold}):
+    with edgewise.tap(model, edit={"weights": freeze}):
         replay = record(model, given, "logit difference")
         runs = record_edges(replay)
         wiring, attribution = runs.wiring, edge_attribution(runs, steps)
@@ -338,7 +340,7 @@ def test_attribution_of_a_linear_model_is_exact(steps):
 
 @pytest.mark.parametrize("kind", HOSTS)
 def test_attribution_equals_a_small_change_along_each_edge(kind):
-    """The gradient of one edge is what a small part of its change does, seen by finite differences in double precision."""
+    """The gradient of one edge equals the central difference of patching a small part of it, in double precision."""
     model = model_of(kind).double()
     given = prompts(2, 6, 2)
     replay = record(model, given, "logit difference")
@@ -356,24 +358,38 @@ def test_attribution_equals_a_small_change_along_each_edge(kind):
         torch.testing.assert_close(attribution[:, source, target], slope, atol=1e-3, rtol=1e-2)
 
 
+@pytest.mark.parametrize("chunk_size", [2, 5])
+def test_a_search_records_each_corrupt_stream_once(chunk_size):
+    replay = record(model_of("llama"), prompts(), "logit difference")
+    wiring = wiring_of(replay.select(slice(0, 1)))
+    memory = chunk_size * bytes_per_prompt(replay, wiring) + replay.n * stream_bytes(replay, wiring)
+    patching = EdgePatching(replay, wiring, memory)
+    first, second = (list(patching.runs()) for _ in range(2))
+    assert len(first) == (3 if chunk_size == 2 else 1)
+    assert all(a is b for (_, a), (_, b) in zip(first, second, strict=True))
+    again = EdgePatching(replay, wiring, max_memory=1)
+    assert not again.keeps_streams and len(list(again.runs())) == replay.n
+    torch.testing.assert_close(again.attribution(2), patching.attribution(2), atol=1e-5, rtol=1e-4)
+
+
 # ------------------------------------------------------------------------------------------------------- token edges
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("kind", HOSTS)
-def test_token_edges_are_counted_and_are_enough(kind, sparse):
+def test_token_edges_are_counted_as_in_a_forward_pass(kind, sparse):
     model, given = model_of(kind, sparse), prompts()
     replay = record(model, given, "logit difference", reuse_prefix=False)
     replay = replay.select(replay.effect.abs() > 0.05)
-    found = token_edges(replay, 0.9)
-    with edgewise.tap(model, read=["weights"]) as seen:
+    counts = token_edges(replay, 0.9)
+    with edgewise.tap(model, read=["weights"]) as attention:
         score_of(model, replay.prompts.clean, replay.prompts)
-    for row, last in enumerate(replay.prompts.last.tolist()):
-        counted = sum(int((w[row, :, : last + 1] > 0).sum()) for w in seen.last["weights"].values())
-        assert found.open[row] == counted <= found.possible[row] == 12 * (last + 1) * (last + 2) // 2
-        assert 1 <= found.used[row] <= 12 * given.clean.shape[1] ** 2
+    for prompt, last in enumerate(replay.prompts.last.tolist()):
+        counted = sum(int((w[prompt, :, : last + 1] > 0).sum()) for w in attention.last["weights"].values())
+        assert counts.open[prompt] == counted <= counts.possible[prompt] == 12 * (last + 1) * (last + 2) // 2
+        assert 1 <= counts.used[prompt] <= 12 * given.clean.shape[1] ** 2
     if not sparse:
-        assert found.open == found.possible
+        assert counts.open == counts.possible
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -381,10 +397,10 @@ def test_token_edges_of_a_model_in_half_precision(sparse):
     model = model_of("llama", sparse).to(torch.bfloat16)
     replay = record(model, prompts(), "logit difference", reuse_prefix=False)
     replay = replay.select(replay.effect.abs() > 0.05)
-    found = token_edges(replay, 0.9)
+    counts = token_edges(replay, 0.9)
     assert all(
         used > 0 and opened <= possible
-        for used, opened, possible in zip(found.used, found.open, found.possible, strict=True)
+        for used, opened, possible in zip(counts.used, counts.open, counts.possible, strict=True)
     )
 
 
@@ -397,7 +413,7 @@ def test_token_edges_of_a_model_in_half_precision(sparse):
     threshold=st.sampled_from([0.5, 0.9]),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_smallest_count_of_a_rising_curve_is_found(total, crossings, threshold):
+def test_refine_finds_the_smallest_count_of_a_rising_curve(total, crossings, threshold):
     at = torch.tensor([min(total, c) for c in crossings])
     asked: list[int] = []
 
@@ -425,20 +441,20 @@ def test_grid_and_ranks():
 # ----------------------------------------------------------------------------------------------------------- results
 
 
-def test_circuits_of_the_pocket_and_its_twin(tmp_path):
+def test_circuits_of_pocket_and_its_twin_reach_the_threshold_and_are_saved(tmp_path):
     config = CircuitConfig(task="antonym", out=tmp_path, prompts=6)
     result = find_circuits(["pocket", "pocket-sparse"], config)
     dense, sparse = (cast(Any, model) for model in result.models)
     assert (dense.kind, sparse.kind) == ("dense", "sparse")
     assert dense.accuracy == sparse.accuracy == 1.0
-    for found in (dense, sparse):
-        assert found.heads is not None and found.edges is not None and found.token_edges is not None
-        for each in (found.heads, found.edges):
-            assert each.curve.explained[0] == pytest.approx(0, abs=1e-3)
-            assert each.curve.explained[-1] == pytest.approx(1, abs=1e-3)
-            assert each.faithfulness >= 0.9
-            place = each.curve.counts.index(each.needed)
-            assert max(each.curve.explained[:place]) < 0.9
+    for model in (dense, sparse):
+        assert model.heads is not None and model.edges is not None and model.token_edges is not None
+        for circuit in (model.heads, model.edges):
+            assert circuit.curve.explained[0] == pytest.approx(0, abs=1e-3)
+            assert circuit.curve.explained[-1] == pytest.approx(1, abs=1e-3)
+            assert circuit.faithfulness >= 0.9
+            point = circuit.curve.counts.index(circuit.needed)
+            assert max(circuit.curve.explained[:point]) < 0.9
     assert sparse.token_edges.open < dense.token_edges.open
     saved = json.loads((tmp_path / "circuit.json").read_text())
     assert saved["models"][0]["heads_at_90"] == dense.heads.needed
@@ -446,17 +462,20 @@ def test_circuits_of_the_pocket_and_its_twin(tmp_path):
     assert saved["models"][1]["head_head_edges_at_90"] == sparse.head_head_edges[0]
     assert saved["ratios"]["edges"] == pytest.approx(dense.edges.needed / sparse.edges.needed)
     assert CircuitResult.load(tmp_path) == result
+    assert result.table()[0] == ["", "pocket (dense)", "pocket-sparse (sparse)", "times fewer"]
+    assert repr(result).startswith("CircuitResult") and f"{dense.edges.needed:,} of" in repr(result)
+    assert "<th>pocket (dense)</th>" in result._repr_html_()
 
 
 def test_a_circuit_has_no_closed_heads():
     """In docstring one head of the twin seems to do harm when patched alone, and is needed: it comes before closed ones."""
     config = CircuitConfig(task="docstring", prompts=4, edges=False)
-    found = find_circuits(["pocket-sparse"], config).models[0].heads
-    assert found is not None
+    circuit = find_circuits("pocket-sparse", config).models[0].heads
+    assert circuit is not None
     edges = json.loads((folder("pocket-sparse") / "made.json").read_text())["edges_per_query_per_head"]
-    is_open = {f"L{i}H{j}" for i, row in enumerate(edges) for j, count in enumerate(row) if count}
-    assert {name for name, _ in found.ranking[: found.needed]} <= is_open
-    assert max(found.needed_per_prompt) <= len(is_open)
+    is_open = {f"L{i}H{j}" for i, heads in enumerate(edges) for j, count in enumerate(heads) if count}
+    assert {name for name, _ in circuit.ranking[: circuit.needed]} <= is_open
+    assert max(circuit.needed_per_prompt) <= len(is_open)
 
 
 @pytest.mark.slow
@@ -469,9 +488,9 @@ def test_little_memory_finds_the_same_circuit():
 
 def hand_made(given: Prompts) -> Task:
     pairs = []
-    for row, last in enumerate(given.last.tolist()):
-        clean, corrupt = (tuple(x[row, : last + 1].tolist()) for x in (given.clean, given.corrupt))
-        ids = given.columns[row].tolist()
+    for prompt, last in enumerate(given.last.tolist()):
+        clean, corrupt = (tuple(x[prompt, : last + 1].tolist()) for x in (given.clean, given.corrupt))
+        ids = given.columns[prompt].tolist()
         pairs.append(
             Pair(
                 "clean",
@@ -492,12 +511,12 @@ def test_a_model_that_cannot_do_a_task_gets_a_warning_and_no_curve():
     model, task = model_of("gpt2"), hand_made(prompts())
     for parameter in model.parameters():
         parameter.data.mul_(0.2)
-    found = find_circuit(model, task, CircuitConfig())
-    assert "does not show" in found.warnings[0]
-    assert found.heads is None and found.edges is None
+    circuit = find_circuit(model, task, CircuitConfig())
+    assert "does not show" in circuit.warnings[0]
+    assert circuit.heads is None and circuit.edges is None
 
 
-def test_prompts_that_end_differently_are_said_to():
+def test_prompts_that_end_differently_get_a_warning():
     given = prompts()
     given.corrupt[torch.arange(5), given.last] = (given.clean[torch.arange(5), given.last] + 1) % VOCABULARY
     given = given._replace(signs=given.signs * 1.0)
@@ -511,13 +530,13 @@ def test_prompts_that_end_differently_are_said_to():
         ), p.positions) for i, p in enumerate(task.pairs)
     ]  # fmt: skip
     model.lm_head.weight = nn.Parameter(model.lm_head.weight * 20)
-    found = find_circuit(
+    circuit = find_circuit(
         model, Task("x", "logit difference", tuple(replaced), {}), CircuitConfig(edges=False)
     )
-    assert "last token differs" in found.warnings[0]
+    assert "last token differs" in circuit.warnings[0]
 
 
-def test_bad_input_is_refused_in_one_line():
+def test_wrong_input_is_refused():
     given = prompts()
     with pytest.raises(EdgewiseError, match="the same"):
         record(model_of("gpt2"), given._replace(corrupt=given.clean), "logit difference")
@@ -539,26 +558,26 @@ def test_bad_input_is_refused_in_one_line():
             CircuitConfig(**wrong)
 
 
-def test_the_command_says_what_it_will_do_and_what_it_found(tmp_path):
+def test_the_command_prints_its_plan_and_the_circuit(tmp_path):
     out = tmp_path / "antonym"
     arguments = ["circuit", "pocket", "--task", "antonym", "--prompts", "5", "--no-edges", "--out", str(out)]
-    code, printed, said = command(*arguments)
+    code, out_text, err = command(*arguments)
     assert code == 0
-    assert "5 pairs of up to" in said and "patched prompts at once" in said and "circuit.json is in" in said
-    assert "of 48" in printed and "token edges used" in printed
+    assert "5 pairs of up to" in err and "patched prompts at once" in err and "circuit.json is in" in err
+    assert "of 48" in out_text and "token edges used" in out_text
     assert CircuitResult.load(out).models[0].edges is None
-    for wrong, sentence in {
+    for arguments, message in {
         ("circuit", "pocket", "--task", "cooking"): "there is no task 'cooking'",
         ("circuit", "pocket", "--task", str(tmp_path / "none.jsonl")): "none.jsonl",
         ("circuit", "pocket", "--threshold", "2"): "--threshold must be between 0 and 1",
         ("circuit", "pocket", "--max-memory", "lots"): "no amount of memory",
     }.items():
-        code, printed, said = command(*wrong)
-        assert code == 2 and sentence in " ".join(said.split()), wrong
+        code, out_text, err = command(*arguments)
+        assert code == 2 and message in " ".join(err.split()), arguments
 
 
 @pytest.mark.parametrize("kind", ["random", *TOP_K])
-def test_a_control_goes_through_the_same_code(kind):
+def test_patching_a_masked_control_equals_patching_at_all_tokens(kind):
     """Masks follow the positions of the text, also in a replay that begins in its middle."""
     model, given = model_of("gpt2"), prompts()
     mask = (
@@ -568,9 +587,9 @@ def test_a_control_goes_through_the_same_code(kind):
     )
     with masked(model, mask):
         replay = record(model, given, "logit difference")
-        whole = record(model, given, "logit difference", reuse_prefix=False)
-        assert replay.first == 3 and torch.allclose(replay.clean.scores, whole.clean.scores)
-        found, expected = (heads.head_effects(each, GIGABYTE) for each in (replay, whole))
+        all_tokens = record(model, given, "logit difference", reuse_prefix=False)
+        assert replay.first == 3 and torch.allclose(replay.clean.scores, all_tokens.clean.scores)
+        effects, expected = (heads.head_effects(run, GIGABYTE) for run in (replay, all_tokens))
     torch.testing.assert_close(
-        found.lost * replay.effect[:, None, None], expected.lost * whole.effect[:, None, None]
+        effects.lost * replay.effect[:, None, None], expected.lost * all_tokens.effect[:, None, None]
     )

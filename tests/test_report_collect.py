@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import edgewise
-from edgewise.circuits.prompt_maps import PromptMaps, in_eight_bits
+from edgewise.circuits.prompt_maps import PromptMaps, quantise
 from edgewise.core.errors import EdgewiseError
 from edgewise.report.collect import collect
 from edgewise.report.packing import pack_maps
@@ -102,7 +102,7 @@ def test_an_open_edge_stays_open_in_eight_bits():
     weights = np.zeros((2, 3, 3))
     weights[0, 1, 0] = 1e-6
     weights[1, 2, 2] = 1.0
-    quantised = in_eight_bits(weights)
+    quantised = quantise(weights)
     assert quantised[0].tolist() == [0, 1, 0, 0, 0, 0]
     assert quantised[1].tolist() == [0, 0, 0, 0, 0, 255]
 

@@ -34,7 +34,7 @@ class EdgeCircuit(NamedTuple):
 def find_edges(search: Search, wiring: Wiring) -> EdgeCircuit:
     """Rank edges by attribution and find the fewest that explain enough."""
     replay, config = search.replay, search.config
-    edges = EdgePatching(replay, wiring, config.memory)
+    edges = EdgePatching(replay, wiring, config.max_bytes)
     with search.status("recording streams"):
         _check_all_kept(search.name, edges)
     with search.bar(f"attributing {wiring.count:,} edges", replay.n) as progress:

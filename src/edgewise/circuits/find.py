@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.edges import find_edges
 from edgewise.circuits.heads import find_heads
-from edgewise.circuits.memory import copies_at_once, projected_peak
+from edgewise.circuits.memory import copies_at_once, peak_memory
 from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, ModelCircuit
@@ -128,11 +128,11 @@ def _warnings(replay: Replay) -> list[str]:
 
 def _plan(search: Search, wiring: Wiring | None) -> str:
     """What will be run, and the memory it takes."""
-    replay, memory = search.replay, search.config.memory
+    replay, memory = search.replay, search.config.max_bytes
     heads = replay.clean.outputs[0].shape[1]
     layers, t = len(replay.clean.outputs), replay.prompts.clean.shape[1]
     copies = min(copies_at_once(replay, memory), heads * replay.n)
     return (
         f"{layers} layers x {heads} heads, {replay.n} pairs of up to {t} tokens, alike before token {replay.first + 1}; "
-        f"{copies:,} patched prompts at once; memory about {projected_peak(replay, wiring, memory) / 2**30:.1f} GB in all"
+        f"{copies:,} patched prompts at once; memory about {peak_memory(replay, wiring, memory) / 2**30:.1f} GB in all"
     )

@@ -32,7 +32,7 @@ def find_heads(search: Search) -> tuple[ComponentCircuit, HeadEffects]:
     replay, config = search.replay, search.config
     n_heads = sum(outputs.shape[1] for outputs in replay.clean.outputs)
     with search.bar(f"patching {n_heads} heads", 2 * n_heads * replay.n) as progress:
-        effects = head_effects(replay, config.memory, progress)
+        effects = head_effects(replay, config.max_bytes, progress)
     importance = effects.importance
     order = _ranks(replay, importance)
     mean = importance.mean(0)  # [layers, heads]
@@ -43,7 +43,7 @@ def find_heads(search: Search) -> tuple[ComponentCircuit, HeadEffects]:
 
     def keep_best(order: Tensor, counts: Tensor) -> Tensor:  # int64 [n, layers * heads], [p, n] -> [p, n]
         keep = order < counts[..., None].to(order.device)
-        return scores_with_heads(replay, keep.unflatten(-1, (layers, heads)), config.memory)
+        return scores_with_heads(replay, keep.unflatten(-1, (layers, heads)), config.max_bytes)
 
     with search.status("faithfulness of the best heads"):
         return measure_circuit(replay, keep_best, order, names, config.threshold), effects

@@ -86,7 +86,7 @@ def edge_score_bytes(prompts: int, grid: int, edges: int) -> int:
     return prompts * (8 * grid + 20 * edges)
 
 
-def projected_peak(replay: Replay, wiring: Wiring | None, max_memory: int) -> int:
+def peak_memory(replay: Replay, wiring: Wiring | None, max_memory: int) -> int:
     """Projected peak memory of the process, in bytes, while it searches for heads and, given their wiring, edges."""
     heads = replay.clean.outputs[0].shape[1] * replay.n
     needed = min(copies_at_once(replay, max_memory), heads) * bytes_per_copy(replay)

@@ -1,4 +1,4 @@
-"""Attention maps of a task's first prompts, of all heads, in eight bits: what a reader leafs through beside a circuit."""
+"""Attention maps of all heads on a task's first prompts, quantised to eight bits, for the report."""
 
 import json
 from collections.abc import Sequence
@@ -14,35 +14,35 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.gating.tap import tap
-from edgewise.tasks import Task
+from edgewise.tasks import Pair, Task
 
 STEM = "prompt-maps"
-PROMPTS = 16
-LONGEST = 256
-"""Tokens: a longer map cannot be read."""
+MAX_PROMPTS = 16
+MAX_TOKENS = 256
+"""Longer prompts are left out: their maps cannot be read."""
 
 
 @dataclass(frozen=True, eq=False)
 class PromptMaps:
-    """All heads of one or two models on the same prompts."""
+    """Attention maps of one or two models on the same prompts."""
 
     tokens: list[list[str]]
+    """Of each prompt, as text."""
     maps: list[list[np.ndarray]]
-    """Of each model and prompt, uint8 [L, heads, t (t + 1) / 2]: the lower triangle row by row, 255 for a weight of 1. An
-    open edge is never 0, however small its weight."""
+    """Of each model and prompt, as `quantise` packs them, uint8 [layers, heads, t (t + 1) / 2]."""
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write prompt-maps.json and prompt-maps.safetensors."""
         paths = [Path(folder) / f"{STEM}.{ending}" for ending in ("json", "safetensors")]
         paths[0].parent.mkdir(parents=True, exist_ok=True)
         paths[0].write_text(json.dumps({"tokens": self.tokens}) + "\n")
-        arrays = {f"{m}.{p}": each for m, of_model in enumerate(self.maps) for p, each in enumerate(of_model)}
+        arrays = {f"{m}.{p}": x for m, of_model in enumerate(self.maps) for p, x in enumerate(of_model)}
         save_file(arrays, paths[1])
         return paths
 
     @classmethod
     def load(cls, folder: str | Path) -> "PromptMaps":
-        """Read what `save` wrote."""
+        """Read the two files from a folder."""
         path = Path(folder) / f"{STEM}.json"
         try:
             tokens = json.loads(path.read_text())["tokens"]
@@ -55,30 +55,32 @@ class PromptMaps:
 
 @torch.no_grad()
 def read_maps(model: PreTrainedModel, task: Task) -> list[np.ndarray]:
-    """Of the task's first prompts."""
-    found = []
-    for pair in _shown(task):
+    """Attention maps on the task's first clean prompts, quantised."""
+    maps = []
+    for pair in _pairs(task):
         ids = torch.tensor([pair.clean_ids], device=model.device)
-        with tap(model, read=["weights"]) as seen:
+        with tap(model, read=["weights"]) as attention:
             model(input_ids=ids, use_cache=False, logits_to_keep=1)
-        weights = torch.stack([seen.last["weights"][i][0] for i in sorted(seen.last["weights"])])
-        found.append(in_eight_bits(weights.float().cpu().numpy()))
-    return found
+        layers = attention.last["weights"]
+        weights = torch.stack([layers[i][0] for i in sorted(layers)])
+        maps.append(quantise(weights.float().cpu().numpy()))
+    return maps
 
 
 def prompt_tokens(task: Task, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
     """The tokens of the prompts whose maps are read, as text."""
     decoder: Any = tokenizer
-    return [[decoder.decode([i]) for i in pair.clean_ids] for pair in _shown(task)]
+    return [[decoder.decode([i]) for i in pair.clean_ids] for pair in _pairs(task)]
 
 
-def in_eight_bits(weights: np.ndarray) -> np.ndarray:  # [..., t, t] -> uint8 [..., t (t + 1) / 2]
+def quantise(weights: np.ndarray) -> np.ndarray:  # [..., t, t] -> uint8 [..., t (t + 1) / 2]
+    """The lower triangle row by row, 255 for a weight of 1. An open edge is at least 1, however small its weight."""
     rows, columns = np.tril_indices(weights.shape[-1])
     lower = weights[..., rows, columns]
-    eight = np.where(lower > 0, np.clip(np.rint(255 * lower), 1, 255), 0).astype(np.uint8)
-    # picking cells turns the order in memory, which safetensors does not notice
-    return np.ascontiguousarray(eight)
+    quantised = np.where(lower > 0, np.clip(np.rint(255 * lower), 1, 255), 0).astype(np.uint8)
+    # indexing has changed the order in memory, which safetensors ignores
+    return np.ascontiguousarray(quantised)
 
 
-def _shown(task: Task) -> Sequence[Any]:
-    return [pair for pair in task.pairs[:PROMPTS] if len(pair.clean_ids) <= LONGEST]
+def _pairs(task: Task) -> Sequence[Pair]:
+    return [pair for pair in task.pairs[:MAX_PROMPTS] if len(pair.clean_ids) <= MAX_TOKENS]

@@ -31,7 +31,7 @@ def find_token_edges(search: Search) -> TokenEdgeCounts:
     replay, config = search.replay, search.config
     counts = TokenEdgeCounts([], [], [])
     with search.bar("token edges", replay.n) as progress:
-        for chunk in torch.arange(replay.n).split(token_edges_at_once(replay, config.memory)):
+        for chunk in torch.arange(replay.n).split(token_edges_at_once(replay, config.max_bytes)):
             prompts = Prompts(*(x[chunk] for x in replay.prompts))
             all_tokens = record(replay.model, prompts, replay.metric, reuse_prefix=False)
             of_chunk = token_edges(all_tokens, config.threshold)

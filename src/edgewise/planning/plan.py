@@ -129,7 +129,7 @@ def _circuits(shape: Shape, config: CircuitConfig, t: int) -> list[Stage]:
     n, steps, needs = (
         config.prompts,
         config.ig_steps,
-        memory.circuits(shape, config.prompts, t, config.memory),
+        memory.circuits(shape, config.prompts, t, config.max_bytes),
     )
     costs = {
         "heads patched": (f"{shape.layers * shape.heads:,} heads", flops.patch_heads(shape, n, t)),

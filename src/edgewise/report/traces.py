@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgewise.circuits.prompt_maps import in_eight_bits
+from edgewise.circuits.prompt_maps import quantise
 from edgewise.report.packing import pack_maps, rounded
 from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Link
@@ -45,9 +45,9 @@ def trace_data(path: Path, max_links: int = MAX_LINKS) -> dict[str, Any]:
     return {
         **{field: content[field] for field in _COPIED_FIELDS},
         "links": [_link_data(trace.links[i], trace.head_shares[i]) for i in indices],
-        "cells": pack_maps(in_eight_bits(trace.cells / max_flow)),
+        "cells": pack_maps(quantise(trace.cells / max_flow)),
         "cells_largest": max_flow,
-        "maps": pack_maps(in_eight_bits(trace.maps)),
+        "maps": pack_maps(quantise(trace.maps)),
         "main_key": trace.main_key,
         # exact, because they decide how many heads are named: in eight bits the smallest flows would count too much
         "arriving": [[rounded(head) for head in layer] for layer in trace.cells[:, :, -1]],
