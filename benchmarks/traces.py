@@ -16,7 +16,7 @@ import tyro
 
 import edgewise
 from edgewise.models.loaded import load_models
-from edgewise.pocket.words import RELATIONS
+from edgewise.tasks.words import RELATIONS
 
 QUESTIONS = (
     ("opposite", "large"),

@@ -44,7 +44,7 @@ def main(asked: Untrained) -> None:
             f"{asked.data} has too little text: rows for the loss, and others for the mean, are needed"
         )
     few = min(few, len(found.ids) // 2)
-    others, rows = found.part(slice(few)), found.part(slice(few, None))
+    others, rows = found.select(slice(few)), found.select(slice(few, None))
     sparse = edgewise.load(asked.twin)
     base, twin = measure(dense, rows).ce, measure(sparse, rows)
     print(f"{rows.ids.numel():,} tokens; the dense model's loss is {base:.4f}\n")

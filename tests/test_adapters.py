@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 import edgewise
 from edgewise.core.errors import EdgewiseError
-from edgewise.measure.evaluation import shipped_origin
-from edgewise.models.lora import ADAPTERS_FILE
+from edgewise.models.registry import embedded, embedded_origin
+from edgewise.models.twin_format import ADAPTERS_FILE
 
 KINDS = ("gpt2", "llama")
 
@@ -140,12 +140,11 @@ def test_of_a_base_in_another_precision(runs, tmp_path):
     )
 
 
-def test_a_twin_of_a_shipped_model_is_known_by_its_adapters(tmp_path):
+def test_a_twin_of_an_embedded_model_is_known_by_its_adapters(tmp_path):
     config = {"edgewise": {"adapters": {"base": "pocket"}}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert shipped_origin(str(tmp_path)) == "pocket" and shipped_origin(str(tmp_path / "none")) == str(
-        tmp_path / "none"
-    )
+    assert embedded_origin(tmp_path) is embedded("pocket")
+    assert embedded_origin(tmp_path / "none") is None and embedded_origin("") is None
 
 
 def test_without_a_name_for_the_base_there_are_none(runs, tmp_path):

@@ -22,6 +22,8 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 import edgewise
 from edgewise import EdgewiseError, GateConfig
 from edgewise.gating.edge_gate import gates_of
+from edgewise.models import hub
+from edgewise.models.twin_format import FORMAT
 
 
 def logits(model) -> torch.Tensor:
@@ -51,8 +53,7 @@ def trained_twin(kind: str = "llama", gate: GateConfig | None = None):
 def test_a_twin_comes_back_to_the_bit(kind, gate, tmp_path):
     model = trained_twin(kind, gate)
     edgewise.save(model, tmp_path / "twin")
-    written = json.loads((tmp_path / "twin" / "config.json").read_text())["edgewise"]["format"]
-    assert written == (1 if gate.sinks else 2)  # which versions that know nothing of it refuse
+    assert json.loads((tmp_path / "twin" / "config.json").read_text())["edgewise"]["format"] == FORMAT
     again = edgewise.load(tmp_path / "twin")
     assert edgewise.gate_config(again) == gate
     assert torch.equal(logits(again), logits(model))
@@ -119,13 +120,11 @@ def test_push_to_hub_uploads_the_twin(tmp_path, monkeypatch):
 
 
 def test_a_twin_is_pulled_from_the_hub_by_name(tmp_path, monkeypatch):
-    from edgewise.models import find as source
-
     model = trained_twin()
     edgewise.save(model, tmp_path)
-    monkeypatch.setattr(source, "hub_answers", lambda: True)
-    monkeypatch.setattr(source, "hf_hub_download", lambda repo, file, **kw: str(tmp_path / file))
-    monkeypatch.setattr(source, "snapshot_download", lambda repo, **kw: str(tmp_path))
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)  # the hub is not asked whether it is there
+    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, file, **kw: str(tmp_path / file))
+    monkeypatch.setattr(hub, "snapshot_download", lambda repo, **kw: str(tmp_path))
     assert torch.equal(logits(edgewise.load("someone/their-twin")), logits(model))
 
 
@@ -221,8 +220,7 @@ def test_auto_classes_honour_or_refuse_what_they_are_given(tmp_path):
 
 OPEN = """
 import sys
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
-{first}
+{imports}
 try:
     model = {cls}.from_pretrained({path!r})
 except Exception as error:
@@ -235,8 +233,12 @@ assert {loaded} == ("edgewise" in sys.modules)
 """
 
 
-def opened_elsewhere(path: Path, cls: str, first: str = "") -> str:
-    code = OPEN.format(path=str(path), cls=cls, ids=text().tolist(), first=first, loaded=bool(first))
+TRANSFORMERS = "from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM"
+
+
+def opened_elsewhere(path: Path, cls: str, imports: str = TRANSFORMERS) -> str:
+    loaded = "edgewise" in imports
+    code = OPEN.format(path=str(path), cls=cls, ids=text().tolist(), imports=imports, loaded=loaded)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
@@ -247,8 +249,29 @@ def test_plain_transformers_never_gives_the_dense_logits(tmp_path):
     answer = opened_elsewhere(tmp_path, "AutoModelForCausalLM")
     assert answer.startswith("ValueError") and "pip install edgewise" in answer
     assert opened_elsewhere(tmp_path, "LlamaForCausalLM").startswith("OSError")
-    answer = opened_elsewhere(tmp_path, "AutoModelForCausalLM", "import edgewise; edgewise.load")
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        f"import edgewise\n{TRANSFORMERS}",
+        f"{TRANSFORMERS}\nimport edgewise",
+        "import edgewise, transformers; from transformers import AutoConfig; AutoConfig\n" + TRANSFORMERS,
+        "import transformers, edgewise; AutoModelForCausalLM = transformers.AutoModelForCausalLM",
+    ],
+    ids=["edgewise first", "transformers first", "configs before models", "transformers first, lazily"],
+)
+def test_a_bare_import_registers_twins(imports, tmp_path):
+    model = trained_twin()
+    edgewise.save(model, tmp_path)
+    answer = opened_elsewhere(tmp_path, "AutoModelForCausalLM", imports)
     assert float(answer.removeprefix("logits ")) == pytest.approx(logits(model).sum().item(), rel=1e-5)
+
+
+def test_importing_edgewise_imports_neither_torch_nor_transformers():
+    code = "import sys, edgewise; print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 # ------------------------------------------------------------------------------------------ the authors' layout
@@ -405,9 +428,7 @@ def test_no_such_path():
 
 
 def test_no_such_name_offline(monkeypatch):
-    from edgewise.models import find as source
-
-    monkeypatch.setattr(source, "hub_answers", lambda: False)
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EdgewiseError, match=r"the hub cannot be reached; offline there are: pocket"):
         edgewise.load("no-one/no-model")
 
@@ -516,8 +537,9 @@ def test_names_that_no_file_system_takes(name):
 def test_a_twin_with_a_damaged_or_newer_gate(twin_folder):
     config = json.loads((twin_folder / "config.json").read_text())
     for change, message in (
-        ({"format": 4}, "newer edgewise"),
-        ({"gate": {"kind": "soft", "b": 1}}, "unknown gate 'soft'"),
+        ({"format": FORMAT + 1}, "newer edgewise"),
+        ({"format": FORMAT - 1}, "older edgewise"),
+        ({"gate": {**config["edgewise"]["gate"], "kind": "soft"}}, "unknown gate 'soft'"),
         ({"gate": {}}, "describes no gate"),
         ({"host": 5}, "describes no gate and host"),
     ):
@@ -536,7 +558,7 @@ def test_a_twin_with_a_damaged_or_newer_gate(twin_folder):
         {key: x for key, x in state.items() if "layers.1.self_attn.edge_gate" not in key},
         twin_folder / "twin.safetensors",
     )
-    with pytest.raises(EdgewiseError, match="what belongs to the gates is not that"):
+    with pytest.raises(EdgewiseError, match="the gates' parameters are not those"):
         edgewise.load(twin_folder)
 
 

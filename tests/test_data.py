@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import edgewise
 from edgewise.core.errors import EdgewiseError
-from edgewise.data import IGNORE, Batch, Data, held_out_only, open_data, shipped_data
+from edgewise.data import IGNORE, Batch, Data, embedded_data, held_out_only, open_data
 from edgewise.data.packing import fill, pack
 from edgewise.data.sections import cut, digest, split_documents
 from edgewise.pocket import addition, stream
@@ -61,7 +61,7 @@ def encode(tokenizer, texts):
 
 
 def own(name: str, *args) -> Data:
-    data = shipped_data(name, *args)
+    data = embedded_data(name, *args)
     assert data is not None
     return data
 
@@ -412,7 +412,7 @@ def test_addition_brings_its_own_sums():
 
 
 def test_other_models_bring_nothing():
-    assert shipped_data("gpt2", seed=0) is None and shipped_data("./pocket", seed=0) is None
+    assert embedded_data("gpt2", seed=0) is None and embedded_data("./pocket", seed=0) is None
 
 
 # -------------------------------------------------------------------------------------------- what cannot be used
@@ -526,7 +526,7 @@ def test_other_things_that_are_no_data(tokenizer, tmp_path):
 def test_a_dataset_of_the_hub_without_the_hub(name, tokenizer, monkeypatch, tmp_path):
     from datasets import config
 
-    monkeypatch.setattr("edgewise.data.source.hub_answers", lambda: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)  # set back afterwards
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path)  # whatever may be in the real one
     with pytest.raises(EdgewiseError) as error:
@@ -546,7 +546,7 @@ def test_a_hub_name_is_taken_apart(tokenizer, monkeypatch):
         calls.append((*args, kwargs["split"]))
         return dataset().to_iterable_dataset(num_shards=3)
 
-    monkeypatch.setattr("edgewise.data.source.hub_answers", lambda: True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)  # set back afterwards
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     for name in ("wikitext", "owner/web-1.0:en", "owner/web:en:test", "web::validation"):
         data = open_data(name, tokenizer, CONTEXT, seed=0)
@@ -560,5 +560,5 @@ def test_a_hub_name_is_taken_apart(tokenizer, monkeypatch):
 
 
 def test_datasets_is_imported_only_when_needed():
-    code = "import sys, edgewise.data as data; data.shipped_data('pocket', 0, 1); assert 'datasets' not in sys.modules"
+    code = "import sys, edgewise.data as data; data.embedded_data('pocket', 0, 1); assert 'datasets' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -73,8 +73,8 @@ def test_a_wheel_carries_the_models(tmp_path, monkeypatch):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
     code = (
-        "import edgewise, edgewise.pocket; print(edgewise.__file__)\n"
-        "for name in edgewise.pocket.NAMES: edgewise.load(name); edgewise.load_tokenizer(name)"
+        "import edgewise; from edgewise.models.registry import embedded_models; print(edgewise.__file__)\n"
+        "for name in embedded_models(): edgewise.load(name); edgewise.load_tokenizer(name); print(name)"
     )
     assert python(code, tmp_path, PYTHONPATH=str(tmp_path / "installed")).startswith(
         str(tmp_path / "installed")

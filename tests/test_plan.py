@@ -376,7 +376,7 @@ def test_the_command_of_a_plan_starts_the_run_that_was_planned():
     ],
 )
 def test_bad_input_is_one_line(monkeypatch, arguments, message):
-    monkeypatch.setattr("edgewise.models.find.hub_answers", lambda: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     code, _, err = command("plan", *arguments)
     assert code == 2 and message in said(err)
 

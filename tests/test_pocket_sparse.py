@@ -5,8 +5,8 @@ import json
 import pytest
 
 import edgewise
-from edgewise.data import shipped_data
-from edgewise.measure.evaluation import measure
+from edgewise.data import embedded_data
+from edgewise.measure.loss import measure
 from edgewise.pocket import evaluate, folder
 
 pytestmark = pytest.mark.xdist_group("pocket-sparse")  # on one worker, so that each model is loaded once
@@ -23,7 +23,7 @@ def made():
 
 
 def test_it_is_what_its_folder_says(twin, made):
-    shipped = shipped_data("pocket", seed=0)
+    shipped = embedded_data("pocket", seed=0)
     assert shipped is not None
     found = measure(twin, shipped.held_out)
     assert found.density == pytest.approx(made["density"], rel=0.01)

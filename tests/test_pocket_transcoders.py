@@ -6,8 +6,7 @@ import torch
 import edgewise
 from edgewise import pocket
 from edgewise.core.errors import EdgewiseError
-from edgewise.data import shipped_data
-from edgewise.measure.evaluation import parts
+from edgewise.data import embedded_data
 from edgewise.training.transcoder.evaluation import evaluate_transcoder
 
 MODELS = ("pocket", "pocket-sparse")
@@ -17,7 +16,7 @@ MODELS = ("pocket", "pocket-sparse")
 def test_what_they_explain(name: str):
     model = edgewise.load(name)
     transcoder = edgewise.load_transcoder(pocket.folder(name) / "transcoder", model)
-    held_out = next(parts(shipped_data("pocket", 0).held_out, 64))  # pyright: ignore
+    held_out = embedded_data("pocket", 0).held_out.select(slice(64))  # pyright: ignore
     found = evaluate_transcoder(model, transcoder, held_out)
     assert min(found.explained_variance) > 0.95
     assert found.replaced_loss - found.loss < 0.05

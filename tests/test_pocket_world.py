@@ -7,12 +7,13 @@ from random import Random
 import pytest
 import torch
 
-from edgewise.pocket import NAMES, addition, evaluate, folder, stream, world
-from edgewise.pocket import words as w
+from edgewise.models.registry import embedded_models
+from edgewise.pocket import addition, evaluate, folder, stream, world
 from edgewise.pocket.addition import addition_tokenizer
 from edgewise.pocket.recipe import POCKET_ROWS
 from edgewise.pocket.tokenizer import pocket_tokenizer
 from edgewise.pocket.world import KINDS, Kind, Prompt
+from edgewise.tasks import words as w
 
 QUESTIONS = evaluate.QUESTIONS
 
@@ -219,6 +220,11 @@ def test_random_sums_are_sums():
 
 
 def test_folders_are_named():
-    assert NAMES == ("pocket", "pocket-addition", "pocket-sparse", "pocket-addition-sparse")
+    assert tuple(embedded_models()) == (
+        "pocket",
+        "pocket-addition",
+        "pocket-sparse",
+        "pocket-addition-sparse",
+    )
     with pytest.raises(KeyError, match="pocket-addition"):
         folder("gpt2")

@@ -38,13 +38,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 import edgewise
-from edgewise.data import IGNORE, Batch, open_data, shipped_data
-from edgewise.measure.evaluation import cross_entropy, measure
+from edgewise.data import IGNORE, Batch, embedded_data, open_data
+from edgewise.measure.forward import sequences_per_pass
+from edgewise.measure.loss import cross_entropy, measure
+from edgewise.models.registry import embedded_models
 from edgewise.plots.run import draw_run
 from edgewise.pocket import evaluate as pocket_evaluate
 from edgewise.training import clock
 from edgewise.training.snapshot import newest_whole
-from edgewise.training.sparsify import loop, objective, summary
+from edgewise.training.sparsify import loop, objective
 from edgewise.training.sparsify.console import Display
 from edgewise.training.sparsify.controls import (
     TOP_K,
@@ -590,12 +592,12 @@ def loss_by_hand(model: nn.Module, batch: Batch) -> float:
     return sum(losses) / len(losses)
 
 
-def test_a_large_vocabulary_is_measured_in_smaller_pieces(place, monkeypatch):
+def test_a_large_vocabulary_is_measured_in_smaller_pieces(place):
     model, run = edgewise.load(place / "gpt2"), a_run(place)
     whole, pieces = measure(model, run.data.held_out), []
     words = len(model.get_output_embeddings().weight)  # pyright: ignore
-    monkeypatch.setattr("edgewise.measure.evaluation._LOGITS_AT_ONCE", 2 * CONTEXT * words)
-    small = measure(model, run.data.held_out, each=lambda: pieces.append(1))
+    size = sequences_per_pass(run.data.held_out, words, logits=2 * CONTEXT * words)
+    small = measure(model, run.data.held_out, size, progress=lambda: pieces.append(1))
     assert len(pieces) == math.ceil(len(run.data.held_out.ids) / 2) > 1
     assert small.ce == pytest.approx(whole.ce, abs=1e-6) and small.tokens == whole.tokens
 
@@ -710,10 +712,14 @@ def test_the_dense_model_stays_as_it_is_and_dropout_comes_back(place, tmp_path):
 @pytest.fixture(scope="module")
 def pocket_run(tmp_path_factory) -> edgewise.SparsifyResult:
     """The shipped model, handed over loaded; with little held-out text and few questions, which take the time."""
-    out, measure_tasks = tmp_path_factory.mktemp("pocket"), pocket_evaluate.measure
+    out, pocket = tmp_path_factory.mktemp("pocket"), embedded_models()["pocket"]
+    quick = replace(
+        pocket,
+        make_data=lambda seed, held_out: pocket.make_data(seed, 16),
+        skills=lambda model: pocket_evaluate.measure(model, 10),
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "shipped_data", lambda name, seed: shipped_data(name, seed, held_out_rows=16))
-        patch.setattr(summary.pocket_evaluate, "measure", lambda model, n: measure_tasks(model, 10))
+        patch.setitem(embedded_models(), "pocket", quick)
         config = edgewise.SparsifyConfig(out=out / "twin", tokens="512", batch_size=2)
         return edgewise.sparsify(edgewise.load("pocket"), config=config)
 
@@ -736,7 +742,7 @@ def test_eval_prints_models_side_by_side(pocket_run, tmp_path):
     code, printed, _ = command("eval", "pocket", twin, "--tokens", "2K", "--heads", "--out", out)
     assert code == 0 and "1,905 held-out tokens" in printed and str(twin) in printed and "L5" in printed
     found = json.loads(out.read_text())
-    shipped = shipped_data("pocket", 0, held_out_rows=15)
+    shipped = embedded_data("pocket", 0, held_out=15)
     assert shipped is not None
     for name in ("pocket", str(twin)):
         expected = measure(edgewise.load(name), shipped.held_out)
@@ -766,7 +772,7 @@ def test_what_eval_refuses(place, pocket_run):
         "--context 64 is longer": (place / "gpt2", *text, "--context", 64),
         "no model at": ("./no/such/folder",),
         "'few' is no number of tokens": ("pocket", "--tokens", "few"),
-        "at least one model": (),
+        "give one model": (),
     }
     for sentence, arguments in wrong.items():
         code, printed, err = command("eval", *arguments)

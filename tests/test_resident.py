@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from edgewise.measure.memory import most, most_with, now
+from edgewise.measure.memory import peak, projected_peak, resident
 
 MB = 2**20
 
@@ -11,13 +11,13 @@ MB = 2**20
 def test_the_most_is_kept_when_memory_is_given_back():
     """In a process of its own: this one may have held more before."""
     code = (
-        "from edgewise.measure.memory import most, most_with, now\n"
+        "from edgewise.measure.memory import peak, projected_peak, resident\n"
         "import numpy\n"
-        "before = most()\n"
+        "before = peak()\n"
         "much = numpy.ones(300 << 17)\n"  # 300 MB
-        "held = now()\n"
+        "held = resident()\n"
         "del much\n"
-        "print(before, held, now(), most(), most_with(0), most_with(900 << 20))\n"
+        "print(before, held, resident(), peak(), projected_peak(0), projected_peak(900 << 20))\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, held, after, highest, soon, later = map(int, found.stdout.split())
@@ -27,5 +27,5 @@ def test_the_most_is_kept_when_memory_is_given_back():
 
 
 def test_what_is_needed_comes_on_top_of_what_is_held():
-    assert 0 < now() <= most() + MB
-    assert most_with(10**15) > 10**15
+    assert 0 < resident() <= peak() + MB
+    assert projected_peak(10**15) > 10**15

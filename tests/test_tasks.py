@@ -15,10 +15,10 @@ from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import edgewise
 from edgewise.core.errors import EdgewiseError
-from edgewise.pocket import words as w
 from edgewise.pocket import world
 from edgewise.pocket.tokenizer import pocket_tokenizer
 from edgewise.tasks import TASKS, Pair, Prompts, Task, make_task, read_task, score
+from edgewise.tasks import words as w
 from edgewise.tasks.drafts import EVENT_WORDINGS, IOI_OPENINGS, OPPOSITE_WORDINGS, OPPOSITES
 from edgewise.tasks.measure import measure_task, measure_tasks
 

@@ -5,7 +5,6 @@ import os
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from edgewise.gating.install import install
 from edgewise.measure.evaluation import run_model
 from edgewise.models.architecture import decoder_layers, parts_of
 from edgewise.models.hooks import replace_output
+from edgewise.models.registry import embedded_models
 from edgewise.training.clock import Interrupted
-from edgewise.training.sparsify import loop
 from edgewise.training.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
 from edgewise.training.transcoder.describe import describe_features
@@ -453,8 +452,9 @@ def test_a_run_begins_from_another_transcoder(trained, tiny, tmp_path):
 
 
 def test_a_gated_twin_is_trained_like_a_dense_model(tmp_path, monkeypatch):
-    few = partial(loop.shipped_data, held_out_rows=8)
-    monkeypatch.setattr(loop, "shipped_data", few)
+    pocket = embedded_models()["pocket"]
+    few = replace(pocket, make_data=lambda seed, held_out: pocket.make_data(seed, 8))
+    monkeypatch.setitem(embedded_models(), "pocket", few)
     config = TranscoderConfig(out=tmp_path / "out", tokens="1K", features=8, batch_size=2)
     result = train_transcoder("pocket-sparse", config=config)
     assert result.transcoder.config.gated and result.transcoder.config.model == "pocket-sparse"

@@ -11,6 +11,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from edgewise.models.auto_hook import register_with_transformers
+
 if TYPE_CHECKING:
     from edgewise.circuits.config import CircuitConfig as CircuitConfig
     from edgewise.circuits.find import find_circuits as find_circuits
@@ -30,16 +32,16 @@ if TYPE_CHECKING:
     from edgewise.maps.config import MapsConfig as MapsConfig
     from edgewise.maps.head_types import head_type as head_type
     from edgewise.maps.result import AttentionMaps as AttentionMaps
-    from edgewise.measure.evaluation import Measured as Measured
-    from edgewise.measure.evaluation import evaluate_models as evaluate_models
-    from edgewise.models.checkpoint import gate as gate
-    from edgewise.models.checkpoint import load as load
-    from edgewise.models.checkpoint import load_tokenizer as load_tokenizer
-    from edgewise.models.checkpoint import save as save
+    from edgewise.measure.evaluate import evaluate_models as evaluate_models
+    from edgewise.measure.loss import Measured as Measured
+    from edgewise.models.gate import gate as gate
     from edgewise.models.info import ModelInfo as ModelInfo
     from edgewise.models.info import info as info
+    from edgewise.models.load import load as load
+    from edgewise.models.load import load_tokenizer as load_tokenizer
     from edgewise.models.loaded import LoadedModels as LoadedModels
     from edgewise.models.loaded import load_models as load_models
+    from edgewise.models.save import save as save
     from edgewise.planning.plan import Plan as Plan
     from edgewise.planning.plan import plan as plan
     from edgewise.plots.attention_maps import draw_maps as draw_maps
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from edgewise.training.transcoder.transcoder import Transcoder as Transcoder
 
 __version__ = "0.1.0"
+register_with_transformers()
 
 # Imported on first use: torch and transformers take seconds, and `edgewise --help` needs neither.
 _HOME = {
@@ -85,7 +88,7 @@ _HOME = {
     "LoadedModels": "models.loaded",
     "MapStyle": "plots.map_style",
     "MapsConfig": "maps.config",
-    "Measured": "measure.evaluation",
+    "Measured": "measure.loss",
     "ModelInfo": "models.info",
     "Plan": "planning.plan",
     "Recipe": "training.sparsify.recipe",
@@ -106,21 +109,21 @@ _HOME = {
     "draw_maps": "plots.attention_maps",
     "draw_trace": "plots.trace_diagram",
     "draw_wiring": "plots.wiring",
-    "evaluate_models": "measure.evaluation",
+    "evaluate_models": "measure.evaluate",
     "find_circuits": "circuits.find",
-    "gate": "models.checkpoint",
+    "gate": "models.gate",
     "gate_config": "gating.edge_gate",
     "head_type": "maps.head_types",
     "info": "models.info",
     "install": "gating.install",
-    "load": "models.checkpoint",
+    "load": "models.load",
     "load_models": "models.loaded",
-    "load_tokenizer": "models.checkpoint",
+    "load_tokenizer": "models.load",
     "load_transcoder": "training.transcoder.store",
     "make_task": "tasks.generate",
     "mode": "gating.edge_gate",
     "plan": "planning.plan",
-    "save": "models.checkpoint",
+    "save": "models.save",
     "save_figure": "plots.style",
     "sparsify": "training.sparsify.loop",
     "tap": "gating.tap",

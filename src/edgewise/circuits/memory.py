@@ -8,7 +8,7 @@ from torch import Tensor
 from edgewise.circuits.replay import Replay
 from edgewise.circuits.wiring import Wiring
 from edgewise.measure.evaluation import numbers_of_row, width_inside_mlps
-from edgewise.measure.memory import most_with
+from edgewise.measure.memory import projected_peak as projected_process_peak
 
 
 def bytes_per_copy(replay: Replay) -> int:
@@ -96,4 +96,4 @@ def peak_memory(replay: Replay, wiring: Wiring | None, max_memory: int) -> int:
         scores = edge_score_bytes(replay.n, wiring.exists.numel(), wiring.count)
         chunk = min(size, replay.n) * bytes_per_prompt(replay, wiring)
         needed = max(needed, chunk + kept + scores)
-    return most_with(needed)
+    return projected_process_peak(needed)

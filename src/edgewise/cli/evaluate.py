@@ -33,9 +33,10 @@ def evaluate(
         out: Also write all figures to this JSON file.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
+    from edgewise.cli.tables.evaluation import print_evaluation
     from edgewise.core.console import Display
-    from edgewise.measure.evaluation import evaluate_models, print_evaluation
+    from edgewise.measure.evaluate import evaluate_models
     from edgewise.training.sparsify.config import count
 
-    results = evaluate_models(models, data, context, count(tokens), sinks, Display().print)
+    results = evaluate_models(models, data, context, count(tokens), sinks, display=Display())
     print_evaluation(results, heads, out)

@@ -1,51 +1,64 @@
-"""What post-training and evaluation read, wherever it comes from."""
+"""What training and evaluation read: batches of token sequences, wherever they come from."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 IGNORE = -100
-"""The target of a position where nothing is asked; `cross_entropy` leaves it out by default."""
+"""The target of a position without one; `cross_entropy` leaves it out by default."""
 
 
 class Batch(NamedTuple):
-    """Rows of tokens. Targets belong to their position: they are not shifted again."""
+    """Token sequences of equal length. Targets belong to their position: they are not shifted again."""
 
-    ids: Tensor  # int64 [rows, context]
-    targets: Tensor  # int64 [rows, context]: what the logits at each position should say, or IGNORE
+    ids: Tensor  # int64 [n, context]
+    targets: Tensor  # int64 [n, context]: the next token, or IGNORE
     positions: Tensor | None
-    """int64 [rows, context], 0 where a document begins; None for plainly causal rows. Given as `position_ids` without an
-    attention mask and with `use_cache=False`, they keep attention inside a document."""
+    """int64 [n, context], 0 where a document begins; None if each sequence is one document. Given as `position_ids` without
+    an attention mask and with `use_cache=False`, they keep attention inside a document."""
 
-    def part(self, rows: slice | Tensor, tokens: slice = slice(None)) -> "Batch":
-        """Some rows, or the same tokens of each."""
-        positions = None if self.positions is None else self.positions[rows][:, tokens]
-        return Batch(self.ids[rows][:, tokens], self.targets[rows][:, tokens], positions)
+    def select(self, sequences: slice | Tensor, tokens: slice = slice(None)) -> "Batch":
+        """Some of the sequences, or the same tokens of each."""
+        positions = None if self.positions is None else self.positions[sequences][:, tokens]
+        return Batch(self.ids[sequences][:, tokens], self.targets[sequences][:, tokens], positions)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on a device."""
+        positions = None if self.positions is None else self.positions.to(device)
+        return Batch(self.ids.to(device), self.targets.to(device), positions)
+
+    def micro_batches(self, size: int, device: torch.device | str = "cpu") -> Iterator["Batch"]:
+        """The batch in pieces of at most `size` sequences, each on `device`."""
+        for first in range(0, len(self.ids), size):
+            yield self.select(slice(first, first + size)).to(device)
 
 
-class Rows(Protocol):
-    """An endless stream of training rows, determined by a seed."""
+class SequenceStream(Protocol):
+    """An endless stream of training sequences, determined by a seed."""
 
     context: int
+    """Tokens of a sequence."""
     name: str
     """For messages and summaries."""
 
     def take(self, n: int) -> Batch:
-        """The next `n` rows."""
+        """The next `n` sequences."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is: a few numbers, fit for JSON."""
+        """The position in the stream, as a few numbers that fit into JSON."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, with the rows that would have come."""
+        """Continue from a position, with the sequences that would have come."""
         ...
 
 
 class Data(NamedTuple):
-    """What to train on, and what to measure on."""
+    """Text to train on and text to evaluate on."""
 
-    train: Rows
+    train: SequenceStream
     held_out: Batch
-    """Fixed rows, none of them in training."""
+    """Fixed sequences, none of them in training."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgewise.core.errors import EdgewiseError, first_line
-from edgewise.models.find import hub_answers
+from edgewise.models.hub import hub_is_reachable
 
 if TYPE_CHECKING:  # imported where it is used: it takes seconds
     import datasets
@@ -177,7 +177,7 @@ def _from_hub(address: str) -> Source:
     from datasets import config as settings
 
     name, config, split = [*address.split(":"), "", ""][:3]
-    if not hub_answers():
+    if not hub_is_reachable():
         settings.HF_HUB_OFFLINE = True  # straight to the cache, instead of half a minute of retries
     try:
         dataset = datasets.load_dataset(name, config or None, split=split or "train", streaming=True)

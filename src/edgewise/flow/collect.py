@@ -9,10 +9,10 @@ from transformers import PreTrainedTokenizerBase
 from edgewise.core.errors import EdgewiseError
 from edgewise.flow.config import FlowConfig
 from edgewise.flow.result import Edge, Flow, Flows
-from edgewise.flow.sums import ANSWER, EXAMPLES, addition_texts, is_addition
 from edgewise.gating.tap import tap
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
+from edgewise.models.registry import PromptFormat, embedded_for
 from edgewise.tasks.prompt import read_prompt
 
 MAX_TOKENS = 128
@@ -28,7 +28,7 @@ def collect_flow(models: ModelsLike, config: FlowConfig | None = None) -> Flows:
     """
     config = config or FlowConfig()
     loaded = load_models(models)
-    texts = _texts(config.prompt, loaded.tokenizer)
+    texts = _texts(config.prompt, _prompt_format(loaded.tokenizer))
     flows = Flows(
         [[_flow(loaded, i, prompt, text) for prompt, text in texts.items()] for i in range(len(loaded))]
     )
@@ -37,10 +37,16 @@ def collect_flow(models: ModelsLike, config: FlowConfig | None = None) -> Flows:
     return flows
 
 
-def _texts(prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+def _prompt_format(tokenizer: PreTrainedTokenizerBase) -> PromptFormat | None:
+    """How prompts are written for the embedded model that has this tokenizer; None if they are plain text."""
+    model = embedded_for(tokenizer)
+    return None if model is None else model.prompt_format
+
+
+def _texts(prompts: Sequence[str], prompt_format: PromptFormat | None) -> dict[str, str]:
     """The text that the models read for each prompt, by the prompt as it is shown."""
-    if is_addition(tokenizer):
-        return addition_texts(prompts or EXAMPLES)
+    if prompt_format is not None:
+        return dict(map(prompt_format.write, prompts or prompt_format.defaults))
     if not prompts or not all(prompt.strip() for prompt in prompts):
         raise EdgewiseError("give a text as `prompt`")
     return {prompt: prompt for prompt in prompts}
@@ -53,9 +59,11 @@ def _flow(loaded: LoadedModels, index: int, prompt: str, text: str) -> Flow:
     with torch.no_grad(), evaluating(model), tap(model, read=["weights"]) as tapped:
         logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
     weights = {layer: x[0].float().cpu() for layer, x in sorted(tapped.last["weights"].items())}
-    last = len(tokens) - 1
-    adds = is_addition(tokenizer)
-    answered = [token == ANSWER if adds else i == last for i, token in enumerate(tokens)]
+    prompt_format, last = _prompt_format(tokenizer), len(tokens) - 1
+    answered = [
+        i == last if prompt_format is None else prompt_format.is_answer(token)
+        for i, token in enumerate(tokens)
+    ]
     predicted = logits[0].argmax(-1).tolist()
     return Flow(
         model=name,

@@ -1,4 +1,4 @@
-"""First-token sinks: attention that rests on the first token of its document, where a softmax puts what has to go somewhere.
+"""First-token sinks: attention to the first token of a document, where a softmax puts mass that has to go somewhere.
 
 A gate may close, so a twin has another way to attend to nothing: its weights need not sum to 1.
 """
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.data import Batch
+from edgewise.data.batch import Batch
 from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import tap
-from edgewise.measure.evaluation import evaluating, parts, run_rows
+from edgewise.measure.forward import eval_mode, forward
 
 SINK_TOKENS = 8192
-"""Tokens that are enough to see them: all weights of all heads are looked at."""
+"""Tokens that are enough for a mean: all weights of all heads are read."""
 
 
 @dataclass(frozen=True)
 class Sinks:
-    """Of a query that is not itself a first token, on average."""
+    """Attention weights of queries that are not themselves first tokens, on average."""
 
-    first: Tensor  # [layers, heads]: weight on the first token of its document
+    first: Tensor  # [layers, heads]: weight on the first token of the document
     total: Tensor  # [layers, heads]: weight on all tokens; 1 if dense
 
     @property
@@ -37,26 +37,29 @@ class Sinks:
 
 
 @torch.no_grad()
-def measure_sinks(model: nn.Module, batch: Batch, rows: int = 4) -> Sinks:
-    """Read each head's weights on a batch, `rows` rows at a time."""
+def measure_sinks(model: nn.Module, batch: Batch, batch_size: int = 4) -> Sinks:
+    """Measure the attention to first tokens on a batch, `batch_size` sequences at a time."""
     device = next(model.parameters()).device
     layers, heads = len(gates_of(model)), gates_of(model)[0].heads
     sums = torch.zeros(2, layers, heads, dtype=torch.float64, device=device)
     queries = 0
-    with evaluating(model):
-        for part in parts(batch, rows, device):
-            place = torch.arange(part.ids.shape[1], device=device).expand_as(part.ids)
-            positions = place if part.positions is None else part.positions
-            later, first = positions > 0, place - positions  # [rows, t]: its document's first token
+    with eval_mode(model):
+        for micro_batch in batch.micro_batches(batch_size, device):
+            index = torch.arange(micro_batch.ids.shape[1], device=device).expand_as(micro_batch.ids)
+            positions = index if micro_batch.positions is None else micro_batch.positions
+            is_later, first = (
+                positions > 0,
+                index - positions,
+            )  # [n, t]: not first; the document's first token
 
-            def note(layer: int, weights: Tensor, later: Tensor = later, first: Tensor = first) -> None:
+            def add(layer: int, weights: Tensor, is_later: Tensor = is_later, first: Tensor = first) -> None:
                 on_first = weights.gather(-1, first[:, None, :, None].expand(-1, heads, -1, 1))[..., 0]
-                for i, each in enumerate((on_first, weights.sum(-1))):
-                    sums[i, layer] += (each * later[:, None]).sum((0, 2)).double()
+                for i, attention in enumerate((on_first, weights.sum(-1))):
+                    sums[i, layer] += (attention * is_later[:, None]).sum((0, 2)).double()
 
-            with tap(model, edit={"weights": note}):
-                run_rows(getattr(model, "base_model", model), part)
-            queries += int(later.sum())
+            with tap(model, edit={"weights": add}):
+                forward(getattr(model, "base_model", model), micro_batch)
+            queries += int(is_later.sum())
     if not queries:
-        raise EdgewiseError("there is no token after a first one in these rows")
+        raise EdgewiseError("there is no token after a first one in these sequences")
     return Sinks(*(sums / queries).float().cpu())

@@ -143,3 +143,14 @@ def _child(module: nn.Module, names: Sequence[str], model: str) -> nn.Module:
             "circuits of heads work (`edges=False`)"
         )
     return found
+
+
+def mlp_width(model: Any) -> int:
+    """The width between an MLP's linear maps."""
+    text = model.config.get_text_config()
+    return getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * text.hidden_size
+
+
+def vocabulary_size(model: Any) -> int:
+    """How many tokens the model computes logits of."""
+    return len(model.get_output_embeddings().weight)

@@ -1,27 +1,19 @@
-"""Dense hosts: causal language models of transformers, loaded whole or refused with a reason."""
+"""Dense models, the hosts of gates: causal language models of transformers, loaded completely or refused with a reason."""
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from edgewise.core.errors import EdgewiseError, first_line
-from edgewise.models.find import Source, hub_answers
-
-GATE_KEY = ".edge_gate."
-"""In the name of every weight that makes a twin of a host."""
-TWIN_KEY = "edgewise"
-"""The part of config.json that makes it a twin's."""
-NEWEST_FORMAT = 3
-"""Of what is written there. Each twin is written in the first format that can express it, so that older versions
-read it: 2 has gates without sinks, 3 gates with a value of attending to nothing, and adapters."""
+from edgewise.models.find import ModelFiles
+from edgewise.models.hub import hub_is_reachable
+from edgewise.models.twin_format import GATE_KEY
+from edgewise.models.weights import check_finite
 
 
 def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
@@ -51,21 +43,21 @@ def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
 
 def host_class(config: PretrainedConfig) -> type[PreTrainedModel]:
     """The causal model class of a config."""
-    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    return found[0] if isinstance(found, tuple | list) else found
+    classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return classes[0] if isinstance(classes, tuple | list) else classes
 
 
-def load_host(source: Source, dtype: torch.dtype | None) -> PreTrainedModel:
-    """A dense model from hub or disk, complete and finite."""
-    host_config(source.config or {}, source.name)
-    offline = source.folder is None and not hub_answers()
-    return complete(source.name, AutoModelForCausalLM, source.address, dtype, local_files_only=offline)
+def load_host(files: ModelFiles, dtype: torch.dtype | None) -> PreTrainedModel:
+    """Load a dense model from hub or disk, complete and finite."""
+    host_config(files.config or {}, files.name)
+    offline = files.folder is None and not hub_is_reachable()
+    return load_complete(files.name, AutoModelForCausalLM, files.address, dtype, local_files_only=offline)
 
 
-def complete(
+def load_complete(
     name: str, cls: Any, address: str | None, dtype: torch.dtype | None, **kwargs: Any
 ) -> PreTrainedModel:
-    """`from_pretrained`, refusing what it would only warn about: missing, misshapen or damaged weights."""
+    """Call `from_pretrained`, refusing what it would only warn about: missing, misshapen or damaged weights."""
     if dtype is not None:
         kwargs["dtype"] = dtype
     try:
@@ -87,23 +79,3 @@ def complete(
         )
     check_finite(name, dict(model.named_parameters()))
     return model
-
-
-def read_file(name: str, file: Path) -> dict[str, Tensor]:
-    """The weights of one file of a model."""
-    if not file.is_file():
-        raise EdgewiseError(f"{name}: {file.name} is missing from the folder")
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise EdgewiseError(
-            f"{name}: {file.name} is truncated or damaged ({error}); copy or download it again"
-        ) from error
-
-
-def check_finite(name: str, weights: dict[str, Tensor]) -> None:
-    for key, weight in weights.items():
-        if not torch.isfinite(weight).all():
-            raise EdgewiseError(
-                f"{name}: {key} holds NaN or infinity; the checkpoint is damaged or its training diverged"
-            )

@@ -1,27 +1,29 @@
-"""What a model is, told from its config and the headers of its weight files, without loading it."""
+"""Describe a model by its config and the headers of its weight files, without loading it."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.gating.config import GATES, GateConfig
-from edgewise.models import find as sources
-from edgewise.models.checkpoint import listed_files, read_gate
-from edgewise.models.host import TWIN_KEY, host_config
-from edgewise.models.lora import ADAPTERS_FILE, ADAPTERS_KEY
+from edgewise.models.architecture import mlp_width
+from edgewise.models.find import AUTHORS_FILE, ModelFiles, find_model
+from edgewise.models.host import host_config
 from edgewise.models.nanogpt import load_nanogpt
+from edgewise.models.twin_format import ADAPTERS_FILE, ADAPTERS_KEY, TWIN_KEY, WEIGHTS_FILE, read_gate
+from edgewise.models.weights import weight_files
 
-_BLOCK_BYTES = 2 * (4 << 20)  # the gate's two buffers
+_GATE_BUFFER_BYTES = 2 * (4 << 20)
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The answer of `edgewise info`."""
+    """Architecture, sizes and gate of a model."""
 
     name: str
     architecture: str
@@ -35,7 +37,7 @@ class ModelInfo:
     dtype: str
     gate: GateConfig | None
     forward_bytes: int
-    """Weights and the largest activations of one text of full context, without gradients."""
+    """Weights and the largest activations of one sequence of full context, without gradients."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)
@@ -47,7 +49,7 @@ class ModelInfo:
             if self.gate is None
             else f"sparse, gate {self.gate.kind} (b = {self.gate.b:g}: {GATES[self.gate.kind].meaning}"
             + ("" if self.gate.sinks else "; never to a text's first token")
-            + ("; attending to nothing has a value" if self.gate.null_value else "")
+            + ("; closed attention mass reads a null value" if self.gate.null_value else "")
             + ")"
         )
         rows = [
@@ -65,83 +67,89 @@ class ModelInfo:
 
 
 def info(name: str | Path) -> ModelInfo:
-    """Describe a model by shipped name, folder or hub name. Its weight files are checked for damage, not loaded."""
-    found = sources.find(name)
-    gate = None
-    if found.config is None:
-        path = found.file(sources.AUTHORS_FILE)
+    """Describe a model by embedded name, folder or hub name. Its weight files are checked for damage, not loaded."""
+    files = find_model(name)
+    if files.config is None:
+        path = files.file(AUTHORS_FILE)
         assert path is not None
         model, gate = load_nanogpt(path), GateConfig("score", b=0.0)
-        dtype = str(model.dtype)
+        dtype = model.dtype
     else:
-        config = found.config
-        if TWIN_KEY in config:
-            gate, config = read_gate(found.name, config)
-        if found.folder is not None:
-            _check_files(found.name, found.folder, _weights_file(found.config))
-        typed = host_config(config, found.name)
-        try:
-            with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(typed)
-            dtype = str(typed.dtype or torch.float32)
-        except Exception as error:  # somebody else's config: anything can be wrong with it
-            raise EdgewiseError(
-                f"{found.name} cannot be built from its config: {first_line(error)}"
-            ) from error
-        if not model._can_set_attn_implementation() or not hasattr(
-            typed.get_text_config(), "num_attention_heads"
-        ):
-            raise EdgewiseError(
-                f"{type(model).__name__} has no attention that goes through transformers' attention registry"
-            )
+        gate, config = (
+            read_gate(files.name, files.config) if TWIN_KEY in files.config else (None, files.config)
+        )
+        if files.folder is not None:
+            _check_headers(files.name, files.folder, _weights_file(files.config))
+        model, dtype = _empty_model(files, host_config(config, files.name))
     text = model.config.get_text_config()
-    parameters = sum(p.numel() for p in model.parameters())
-    if gate is not None and gate.learned:
-        parameters += text.num_hidden_layers * text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    if gate is not None and gate.null_value:
-        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        parameters += text.num_hidden_layers * kv_heads * width
-    bytes_each = getattr(torch, dtype.removeprefix("torch.")).itemsize
-    inner = getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * text.hidden_size
+    parameters = sum(p.numel() for p in model.parameters()) + _gate_parameters(gate, text)
     context = getattr(text, "max_position_embeddings", 0)
     # at its widest a layer holds its input, norm and residual beside the MLP's two inner products; logits come in full
-    activations = context * (6 * text.hidden_size + 2 * inner + text.vocab_size) * bytes_each
+    activations = context * (6 * text.hidden_size + 2 * mlp_width(model) + text.vocab_size) * dtype.itemsize
     return ModelInfo(
-        name=found.name,
+        name=files.name,
         architecture=type(model).__name__,
         layers=text.num_hidden_layers,
         heads=text.num_attention_heads,
-        kv_heads=kv_heads,
+        kv_heads=_kv_heads(text),
         width=text.hidden_size,
         context=context,
         vocabulary=text.vocab_size,
         parameters=parameters,
-        dtype=dtype.removeprefix("torch."),
+        dtype=str(dtype).removeprefix("torch."),
         gate=gate,
-        forward_bytes=parameters * bytes_each + activations + _BLOCK_BYTES,
+        forward_bytes=parameters * dtype.itemsize + activations + _GATE_BUFFER_BYTES,
     )
 
 
-def _weights_file(config: dict) -> str:
+def _empty_model(files: ModelFiles, config: PretrainedConfig) -> tuple[PreTrainedModel, torch.dtype]:
+    """The model on the meta device, where weights take no memory, and the dtype of its checkpoint."""
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        dtype = config.dtype or torch.float32
+        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    except Exception as error:  # somebody else's config: anything can be wrong with it
+        raise EdgewiseError(f"{files.name} cannot be built from its config: {first_line(error)}") from error
+    has_heads = hasattr(config.get_text_config(), "num_attention_heads")
+    if not model._can_set_attn_implementation() or not has_heads:
+        raise EdgewiseError(
+            f"{type(model).__name__} has no attention that goes through transformers' attention registry"
+        )
+    return model, dtype
+
+
+def _kv_heads(text: Any) -> int:
+    return getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+
+
+def _gate_parameters(gate: GateConfig | None, text: Any) -> int:
+    """Learned thresholds, one a head, and null values, one vector a key/value head."""
+    if gate is None:
+        return 0
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    per_layer = gate.learned * text.num_attention_heads + gate.null_value * _kv_heads(text) * width
+    return text.num_hidden_layers * per_layer
+
+
+def _weights_file(config: dict[str, Any]) -> str:
     """The file that a folder's weights are in, or that its index is called after."""
     if TWIN_KEY not in config:
         return "model.safetensors"
-    return ADAPTERS_FILE if ADAPTERS_KEY in config[TWIN_KEY] else "twin.safetensors"
+    return ADAPTERS_FILE if ADAPTERS_KEY in config[TWIN_KEY] else WEIGHTS_FILE
 
 
-def _check_files(name: str, folder: Path, single: str) -> None:
-    """A safetensors header says how long its file must be."""
-    if single == "model.safetensors" and not list(folder.glob("*.safetensors*")):
+def _check_headers(name: str, folder: Path, file: str) -> None:
+    """Refuse truncated files: a safetensors header says how long its file must be."""
+    if file == "model.safetensors" and not list(folder.glob("*.safetensors*")):
         if not list(folder.glob("*.bin")):
             raise EdgewiseError(f"{name}: the folder holds a config but no weights")
         return
-    files = listed_files(name, folder, single)
-    for file in files:
+    for path in weight_files(name, folder, file):
         try:
-            with safe_open(file, framework="pt"):
+            with safe_open(path, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
             raise EdgewiseError(
-                f"{name}: {file.name} is truncated or damaged ({error}); copy or download it again"
+                f"{name}: {path.name} is truncated or damaged ({error}); copy or download it again"
             ) from error

@@ -11,7 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gate_config
-from edgewise.models.checkpoint import load, load_tokenizer
+from edgewise.models.load import load, load_tokenizer
+from edgewise.models.registry import embedded_name
 
 Model = str | Path | PreTrainedModel
 """A name (see `edgewise.load`), a folder, or a loaded model."""
@@ -66,11 +67,8 @@ def load_models(
     """
     if isinstance(models, LoadedModels):
         return models
-    given = [models] if isinstance(models, str | Path | PreTrainedModel) else list(models)
-    if not 1 <= len(given) <= 2:
-        raise EdgewiseError(f"give one model, or a dense model and its twin, not {len(given)}")
+    given, names = _as_list(models), model_names(models)
     display = display or Display(quiet=True)
-    names = tuple(_name(model, position) for position, model in enumerate(given))
     with display.status("loading"):
         tokenizer = tokenizer or shared_tokenizer(given)
         loaded = tuple(
@@ -78,6 +76,27 @@ def load_models(
             for model in given
         )
     return LoadedModels(names, loaded, tokenizer, display)
+
+
+def model_names(models: ModelsLike) -> tuple[str, ...]:
+    """What models are called in results: as they were given, or what loaded ones say of themselves."""
+    if isinstance(models, LoadedModels):
+        return models.names
+    return tuple(name_of(model, position) for position, model in enumerate(_as_list(models)))
+
+
+def model_paths(models: ModelsLike) -> list[str]:
+    """Those of the models that were given by name or folder."""
+    if isinstance(models, LoadedModels):
+        return []
+    return [str(model) for model in _as_list(models) if not isinstance(model, PreTrainedModel)]
+
+
+def _as_list(models: Model | Sequence[Model]) -> list[Model]:
+    listed = [models] if isinstance(models, str | Path | PreTrainedModel) else list(models)
+    if not 1 <= len(listed) <= 2:
+        raise EdgewiseError(f"give one model, or a dense model and its twin, not {len(listed)}")
+    return listed
 
 
 def shared_tokenizer(models: Sequence[Model]) -> PreTrainedTokenizerBase:
@@ -96,8 +115,8 @@ def shared_tokenizer(models: Sequence[Model]) -> PreTrainedTokenizerBase:
     return first
 
 
-def _name(model: Model, position: int) -> str:
+def name_of(model: Model, position: int) -> str:
     """What a model is called in results: as it was given, or what a loaded one says of itself."""
     if isinstance(model, PreTrainedModel):
-        return model.config.name_or_path or f"model {position + 1}"
+        return embedded_name(model.config.name_or_path or "") or f"model {position + 1}"
     return str(model)

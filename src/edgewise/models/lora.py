@@ -1,6 +1,6 @@
-"""A twin as what makes one of its base model: low-rank changes of some weights, and its gates. A small part of its size.
+"""A sparse twin as LoRA factors of its base model and the parameters of its gates: a fraction of the size of its weights.
 
-The files have names of their own. Read by peft, the changes alone would make a dense model of a sparse one.
+The files are not named as peft names them: read by peft, the factors alone would make a dense model of a sparse one.
 """
 
 import hashlib
@@ -16,21 +16,14 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from edgewise.core.errors import EdgewiseError, first_line
-from edgewise.models import find as sources
-from edgewise.models.host import (
-    GATE_KEY,
-    NEWEST_FORMAT,
-    TWIN_KEY,
-    check_finite,
-    load_host,
-    read_file,
-)
+from edgewise.models.find import find_model
+from edgewise.models.host import load_host
+from edgewise.models.twin_format import ADAPTERS_FILE, ADAPTERS_KEY, GATE_KEY, TWIN_KEY
+from edgewise.models.weights import check_finite, read_weights
 
-ADAPTERS_KEY = "adapters"
-"""The part of a twin's description that says what it is a change of."""
-ADAPTERS_FILE = "twin-adapters.safetensors"
 _A, _B = ".lora_A", ".lora_B"
-_SAMPLED = 64
+_DIGEST_ELEMENTS = 64
+"""Elements of each weight that the digest of a model reads."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +35,8 @@ class Adapters:
 
     @classmethod
     def of(cls, trained: Any) -> "Adapters":
-        """Those that peft trains."""
-        from peft import get_peft_model_state_dict
+        """The factors of a model that peft trains."""
+        from peft import get_peft_model_state_dict  # an optional package
 
         scale = {c.lora_alpha / c.r for c in trained.peft_config.values()}
         factors = {
@@ -55,6 +48,7 @@ class Adapters:
 
     @torch.no_grad()
     def merge_into(self, model: nn.Module) -> None:
+        """Add the products of the factors to the model's weights, in place."""
         for key, a in self.factors.items():
             if key.endswith(_A):
                 module = model.get_submodule(key.removesuffix(_A))
@@ -71,12 +65,11 @@ def save_adapters(
     base: PreTrainedModel,
     name: str,
 ) -> None:
-    """Write the twin that is saved whole in `twin_folder` as changes of its base, which is called `name`."""
+    """Write the twin whose weights are in `twin_folder` as factors of its base model, which is called `name`."""
     folder.mkdir(parents=True, exist_ok=True)
-    offsets = {key: value.cpu() for key, value in twin.state_dict().items() if GATE_KEY in key}
-    save_file({**adapters.factors, **offsets}, folder / ADAPTERS_FILE)
+    gate_state = {key: value.cpu() for key, value in twin.state_dict().items() if GATE_KEY in key}
+    save_file({**adapters.factors, **gate_state}, folder / ADAPTERS_FILE)
     config = json.loads((twin_folder / "config.json").read_text())
-    config[TWIN_KEY]["format"] = NEWEST_FORMAT
     config[TWIN_KEY][ADAPTERS_KEY] = {
         "base": str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name,
         "dtype": str(base.dtype).removeprefix("torch."),
@@ -86,41 +79,41 @@ def save_adapters(
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def changed_base(
-    name: str, folder: Path, described: dict[str, Any]
+def load_adapted_base(
+    name: str, folder: Path, adapters: dict[str, Any]
 ) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """The base with its weights changed, in single precision, and what belongs to the gates."""
+    """The base model with the factors merged, in single precision, and the parameters of the gates."""
     try:
-        base, scale = str(described["base"]), float(described["scale"])
-        known, dtype = str(described["digest"]), getattr(torch, str(described["dtype"]))
+        base, scale = str(adapters["base"]), float(adapters["scale"])
+        expected, dtype = str(adapters["digest"]), getattr(torch, str(adapters["dtype"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EdgewiseError(f"{name}: config.json does not say what the adapters belong to") from error
-    state = read_file(name, folder / ADAPTERS_FILE)
-    offsets = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
-    where = f'put where it is into {folder / "config.json"}, after "base"'
+    state = read_weights(name, folder, ADAPTERS_FILE)
+    gate_state = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
+    advice = f'put where it is into {folder / "config.json"}, after "base"'
     try:
-        model = load_host(sources.find(base), dtype).float()  # pyright: ignore
+        model = load_host(find_model(base), dtype).float()  # pyright: ignore
     except EdgewiseError as error:
         raise EdgewiseError(
-            f"{name} is a change of {base!r}, which cannot be loaded ({error}); {where}"
+            f"{name} is a change of {base!r}, which cannot be loaded ({error}); {advice}"
         ) from error
-    if digest(model) != known:
-        raise EdgewiseError(f"{name} is a change of another model than {base} is now; {where}")
+    if digest(model) != expected:
+        raise EdgewiseError(f"{name} is a change of another model than {base} is now; {advice}")
     check_finite(name, state)
     try:
         Adapters(state, scale).merge_into(model)
     except (AttributeError, KeyError, RuntimeError) as error:
         raise EdgewiseError(f"{name}: adapters do not fit {base}: {first_line(error)}") from error
-    return model, offsets
+    return model, gate_state
 
 
 def digest(model: PreTrainedModel) -> str:
-    """Tells models apart by a few numbers of each weight, in single precision: as quick for a large model as for a small."""
-    seen = hashlib.sha256()
+    """A hash of a few elements of each weight, in single precision: tells models apart, quickly also for large ones."""
+    sha = hashlib.sha256()
     for key, weight in sorted(model.named_parameters()):
         if GATE_KEY in key:
             continue
         flat = weight.detach().flatten()
-        few = flat[:: max(1, len(flat) // _SAMPLED)]
-        seen.update(f"{key} {tuple(weight.shape)}".encode() + few.float().cpu().numpy().tobytes())
-    return seen.hexdigest()[:16]
+        sample = flat[:: max(1, len(flat) // _DIGEST_ELEMENTS)]
+        sha.update(f"{key} {tuple(weight.shape)}".encode() + sample.float().cpu().numpy().tobytes())
+    return sha.hexdigest()[:16]

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from edgewise.core.errors import EdgewiseError, first_line
-from edgewise.models.host import check_finite
+from edgewise.models.weights import check_finite
 
 PADDED_VOCABULARY, GPT2_VOCABULARY = 50_304, 50_257
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgewise import pocket
 from edgewise.circuits.config import CircuitConfig
 from edgewise.core.errors import EdgewiseError
+from edgewise.models.registry import embedded
 from edgewise.planning import flops, memory
 from edgewise.planning.flops import Work
 from edgewise.planning.hardware import H100, USABLE, ThisMachine, measure_machine
@@ -83,7 +83,7 @@ def plan(
     longest = shape.context or LONGEST_CONTEXT
     if config.context is not None and config.context > longest:
         raise EdgewiseError(f"`context={config.context}` is longer than the model's own context, {longest}")
-    shipped = shape.name in pocket.NAMES
+    shipped = embedded(shape.name) is not None
     tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
     recipe = choose_recipe(config.recipe, shape.parameters)
     batch_size = config.batch_size or recipe.optimizer.batch_size

@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from edgewise.core.errors import EdgewiseError, first_line
-from edgewise.models import find as sources
-from edgewise.models.host import TWIN_KEY, host_config
+from edgewise.models.find import find_model
+from edgewise.models.host import host_config
+from edgewise.models.twin_format import TWIN_KEY
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Shape:
 
 def find_shape(name: str | Path) -> Shape:
     """The shape of a dense model by shipped name, folder or hub name; reads nothing but its config."""
-    source = sources.find(name)
+    source = find_model(name)
     if source.config is None or TWIN_KEY in source.config:
         raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")
     return shape_of(host_config(source.config, source.name), source.name)

@@ -1,17 +1,20 @@
-"""The pocket world: a closed world of about 800 words, and two small models that know it.
+"""The pocket world: a closed world of about 800 words, two small models that know it, and their sparse twins.
 
-`world` makes sentences, `stream` packs them into rows, `evaluate` measures a model on held-out ones, `train`
-makes the shipped weights.
+Nothing imports this package. It registers its models (`embedded`) under the entry-point group `edgewise.models`, where
+`edgewise.models.registry` finds them: their weights, text, skills and prompts.
+
+    world       sentences and prompts      stream      sequences of them       addition    two-digit sums
+    tokenizer   one token per word         evaluate    scores on prompts       data        text for training and evaluation
+    recipe, train   how the weights were made: python -m edgewise.pocket.train pocket
 """
 
 from pathlib import Path
 
-NAMES = ("pocket", "pocket-addition", "pocket-sparse", "pocket-addition-sparse")
-"""The models shipped with the package: two dense ones, and the twins that `edgewise sparsify` made of them."""
-
 
 def folder(name: str) -> Path:
-    """The folder of a shipped model, for `from_pretrained`."""
-    if name not in NAMES:
-        raise KeyError(f"no pocket model is called {name!r}; there are {', '.join(NAMES)}")
-    return Path(__file__).parent / "weights" / name
+    """The folder of one of the models, for `from_pretrained`."""
+    path = Path(__file__).parent / "weights" / name
+    if not path.is_dir():
+        names = ", ".join(sorted(path.name for path in path.parent.iterdir()))
+        raise KeyError(f"no pocket model is called {name!r}; there are {names}")
+    return path

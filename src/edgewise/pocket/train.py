@@ -31,7 +31,16 @@ from edgewise.pocket import folder
 from edgewise.pocket.recipe import RECIPES, Recipe
 
 # The files that decide what the weights become.
-SOURCES = ("words.py", "world.py", "stream.py", "addition.py", "tokenizer.py", "recipe.py", "train.py")
+SOURCES = (
+    "../tasks/words.py",
+    "../tasks/wordings.py",
+    "world.py",
+    "stream.py",
+    "addition.py",
+    "tokenizer.py",
+    "recipe.py",
+    "train.py",
+)
 PLATEAU_SEED = 1_000_003  # its text is none that training has seen
 
 

@@ -1,6 +1,6 @@
 """Texts of the five tasks, with named slots that hold one word in the clean prompt and may hold another in the corrupt one.
 
-They are made of the pocket world's words and wordings, with the spacing of ordinary text: one text serves GPT-2, a llama
+They are made of the lists in `words` and `wordings`, with the spacing of ordinary text: one text serves GPT-2, a llama
 and the pocket model, whose tokenizer splits marks and pairs of digits by itself.
 
     copy          eight random words, repeated, cut before the last. Corrupt: the first eight are others.
@@ -19,19 +19,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from edgewise.pocket import words as w
-from edgewise.pocket import world
+from edgewise.tasks import wordings
+from edgewise.tasks import words as w
 from edgewise.tasks.align import Span
 
 PERIOD = 8
 ARGUMENTS, ASKED = 4, 2
 # In the pocket's world an event begins in 02 at the earliest. After an early year, nearly all that follows 02 is right too.
-CORRUPT_YEAR, YEARS = 2, range(20, world.LAST_START_YEAR + 1)
+CORRUPT_YEAR, YEARS = 2, range(20, wordings.LAST_START_YEAR + 1)
 DIGITS, TENS = "0123456789", range(2, 9)
 
-IOI_OPENINGS = world.IOI_OPENINGS[:2]
-EVENT_WORDINGS = (world.EVENT_WORDINGS[0], world.EVENT_WORDINGS[2])
-OPPOSITE_WORDINGS = (world.RELATION_WORDINGS[0], world.RELATION_WORDINGS[6])
+IOI_OPENINGS = wordings.IOI_OPENINGS[:2]
+EVENT_WORDINGS = (wordings.EVENT_WORDINGS[0], wordings.EVENT_WORDINGS[2])
+OPPOSITE_WORDINGS = (wordings.RELATION_WORDINGS[0], wordings.RELATION_WORDINGS[6])
 OPPOSITES = w.RELATIONS["opposite"]
 
 
@@ -45,8 +45,10 @@ class Draft:
     """The clean and the corrupt word of each slot; often the same."""
     answers: Sequence[str]
     wrong: Sequence[str]
-    held_out: bool
-    """Whether the pocket model's training text does not contain it."""
+    kind: str
+    """Which sentences it is one of; with `combination`, what decides whether an embedded model was trained on it."""
+    combination: Sequence[str] | None
+    """Its words that are drawn together; None if no embedded model's text has such sentences."""
 
     def write(self, corrupt: bool) -> tuple[str, dict[str, Span]]:
         """The clean or the corrupt text, and where its slots are."""
@@ -74,7 +76,8 @@ def copy(rng: Random, lead: str, words: Sequence[str]) -> Draft:
         slots=dict(zip(names, zip(clean, corrupt, strict=True), strict=True)),
         answers=[f" {clean[-1]}"],
         wrong=[f" {corrupt[-1]}"],
-        held_out=world.is_held_out("copy", clean),
+        kind="copy",
+        combination=clean,
     )
 
 
@@ -93,7 +96,8 @@ def ioi(rng: Random) -> Draft:
         },
         answers=[f" {other}"],
         wrong=[f" {subject}"],
-        held_out=world.is_held_out("ioi", (*sorted((subject, other)), thing, place)),
+        kind="ioi",
+        combination=(*sorted((subject, other)), thing, place),
     )
 
 
@@ -106,7 +110,8 @@ def greater_than(rng: Random) -> Draft:
         slots={"year": (w.NUMBERS[year], w.NUMBERS[CORRUPT_YEAR])},
         answers=w.NUMBERS[year + 1 :],
         wrong=w.NUMBERS[: year + 1],
-        held_out=world.is_held_out("greater-than", (event, century, w.NUMBERS[year])),
+        kind="greater-than",
+        combination=(event, century, w.NUMBERS[year]),
     )
 
 
@@ -124,7 +129,8 @@ def greater_than_by_digits(rng: Random) -> Draft:
         slots={"tens": (DIGITS[tens], DIGITS[0])},
         answers=DIGITS[tens + 1 :],
         wrong=DIGITS[:tens],
-        held_out=True,
+        kind="greater-than",
+        combination=None,
     )
 
 
@@ -146,7 +152,8 @@ def docstring(rng: Random) -> Draft:
         slots={**dict(zip(names, zip(clean, corrupt, strict=True), strict=True)), "documented": (last, last)},
         answers=[f" {clean[ASKED]}"],
         wrong=[f" {corrupt[ASKED]}"],
-        held_out=world.is_held_out("docstring", clean),
+        kind="docstring",
+        combination=clean,
     )
 
 
@@ -161,11 +168,12 @@ def antonym(rng: Random) -> Draft:
         slots={"word": (word, other)},
         answers=[answer],
         wrong=[OPPOSITES[other]],
-        held_out=world.is_held_out("relations", (wording, "opposite", word)),
+        kind="relations",
+        combination=(wording, "opposite", word),
     )
 
 
 def _natural(wording: str) -> str:
-    """A wording of the pocket world without the spaces that ordinary text does not have."""
+    """A wording without the spaces that ordinary text does not have."""
     wording = re.sub(r" ([,.?:])", r"\1", wording)
     return re.sub(r'" (\{\w+\}) "', r'"\1"', wording).replace("{c} {", "{c}{")

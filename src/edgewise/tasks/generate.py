@@ -6,10 +6,11 @@ from random import Random
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.pocket import world
+from edgewise.models.registry import embedded_for
 from edgewise.tasks import drafts
 from edgewise.tasks.align import Refused, align, check_fast, encode, places
 from edgewise.tasks.pairs import Metric, Pair, Task
+from edgewise.tasks.wordings import COPY_WORDS
 
 _DRAFTS = {
     "copy": drafts.copy,
@@ -31,7 +32,7 @@ class CannotExpress(EdgewiseError):
 def make_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | None = None) -> Task:
     """`n` pairs with different clean prompts, or as many as there are. The seed decides everything.
 
-    With the pocket tokenizer, only sentences that are not in the training text are used.
+    With an embedded model's tokenizer, only sentences that its training text does not contain are used.
 
     >>> make_task("ioi", edgewise.load_tokenizer("gpt2"), n=100)
     """
@@ -48,14 +49,14 @@ def make_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | N
         draw = partial(drafts.copy, **_copy_words(tokenizer, skipped))
     if name == "greater-than" and _cuts_digits(tokenizer):
         draw = drafts.greater_than_by_digits
-    closed_world = tokenizer.get_vocab() == {word: i for i, word in enumerate(world.VOCABULARY)}
+    model = embedded_for(tokenizer)
     pairs: dict[str, Pair] = {}
     for tried in range(max(50 * n, _PATIENCE)):
         if len(pairs) == n or (tried == _PATIENCE and not pairs):
             break
         draft = draw(rng)
         (clean, begins), (corrupt, also) = draft.write(corrupt=False), draft.write(corrupt=True)
-        if clean in pairs or (closed_world and not draft.held_out):
+        if clean in pairs or (model is not None and model.was_trained_on(draft.kind, draft.combination)):
             continue
         try:
             pairs[clean] = align(
@@ -116,7 +117,7 @@ def _copy_words(tokenizer: Any, skipped: Skipped) -> dict[str, Any]:
     choices = []
     for lead in ("", " "):
         usable, refusals = [], []
-        for word in world.COPY_WORDS:
+        for word in COPY_WORDS:
             try:
                 _check_copied(tokenizer, lead, word)
                 usable.append(word)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import psutil
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.measure.memory import most_with
+from edgewise.measure.memory import projected_peak
 from edgewise.tracing.graph import BATCH_BYTES, Graph
 from edgewise.tracing.head_shares import link_groups
 from edgewise.tracing.influence import PrunedGraph
@@ -29,7 +29,7 @@ class MemoryPlan:
     """What to do if it does not fit."""
 
     def __str__(self) -> str:
-        return f"{self.what}; memory about {most_with(self.bytes) / 2**30:.1f} GB in all"
+        return f"{self.what}; memory about {projected_peak(self.bytes) / 2**30:.1f} GB in all"
 
     def check_fits(self, memory_limit: int | None = None) -> None:
         """Refuse what takes more than `memory_limit` bytes; more than is free if not given."""

@@ -15,6 +15,7 @@ from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
+from edgewise.models.registry import embedded
 from edgewise.tasks.prompt import ReadPrompt, read_prompt
 from edgewise.tracing.clusters import attribute_to_tokens, cluster_strengths, make_clusters
 from edgewise.tracing.config import TraceConfig
@@ -202,10 +203,9 @@ def _subjects(
 
 
 def _shipped(name: str) -> Path:
-    from edgewise import pocket
-
-    folder = pocket.folder(name) / "transcoder" if name in pocket.NAMES else None
-    if folder is None or not folder.is_dir():
+    model = embedded(name)
+    folder = None if model is None else model.transcoder
+    if folder is None:
         raise EdgewiseError(
             f"give the transcoder of {name} in `transcoders`; `edgewise transcoder {name} --out DIR` trains one"
         )

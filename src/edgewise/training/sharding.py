@@ -7,7 +7,7 @@ def share_of(batch: Batch, index: int, count: int) -> Batch:
     """One process's rows: contiguous, as equal as can be."""
     rows = len(batch.ids)
     span = slice(index * rows // count, (index + 1) * rows // count)
-    return batch.part(span)
+    return batch.select(span)
 
 
 def pairs_of(batch: Batch) -> int:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, track
 
 from edgewise.measure.evaluation import Measured, bytes_of_measuring
-from edgewise.measure.memory import most_with
+from edgewise.measure.memory import projected_peak
 
 if TYPE_CHECKING:
     from edgewise.training.sparsify.run import Run, StepLog
@@ -151,4 +151,4 @@ def memory_of(run: "Run", more: int = 0, beside: int = 0) -> int:
         import torch
 
         return torch.cuda.max_memory_allocated() + moments
-    return most_with(beside) + moments
+    return projected_peak(beside) + moments

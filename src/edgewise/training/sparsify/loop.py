@@ -10,14 +10,14 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from edgewise import pocket
 from edgewise.core.errors import EdgewiseError
-from edgewise.data import HELD_OUT_TOKENS, Data, open_data, shipped_data
+from edgewise.data import HELD_OUT_TOKENS, Data, embedded_data, open_data
 from edgewise.gating.edge_gate import gate_config
 from edgewise.gating.install import install
 from edgewise.measure.evaluation import Measured, evaluating
 from edgewise.models.checkpoint import load, load_tokenizer, save
 from edgewise.models.lora import save_adapters
+from edgewise.models.registry import embedded, embedded_name
 from edgewise.plots.run import draw_run
 from edgewise.training import snapshot
 from edgewise.training.clock import Clock, catching_signals
@@ -82,7 +82,7 @@ def sparsify(
     dense = model if isinstance(model, PreTrainedModel) else load(model)
     if gate_config(install(dense)) is not None:
         raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")
-    if tokenizer is None and name and (data is not None or name in pocket.NAMES):
+    if tokenizer is None and name and (data is not None or embedded(name) is not None):
         tokenizer = load_tokenizer(name)
     found = training_data(name, data, config, dense, tokenizer)
     with evaluating(dense):
@@ -107,7 +107,7 @@ def sparsify(
 def known_name(model: str | Path | PreTrainedModel) -> str:
     """What the model is called, a shipped one by its own name; empty for one that was never loaded from anywhere."""
     name = (model.name_or_path or "") if isinstance(model, PreTrainedModel) else str(model)
-    return {str(pocket.folder(shipped)): shipped for shipped in pocket.NAMES}.get(name, name)
+    return embedded_name(name)
 
 
 def _begin_or_resume(
@@ -164,7 +164,7 @@ def training_data(
     if config.context is not None and config.context > own:
         raise EdgewiseError(f"--context {config.context} is longer than the model's own context, {own}")
     if data is None:
-        shipped = shipped_data(name, config.seed)
+        shipped = embedded_data(name, config.seed)
         if shipped is None:
             raise EdgewiseError(
                 f"{name or 'this model'} brings no text of its own; give --data: a file, a folder or a dataset's name"

@@ -63,7 +63,7 @@ def mean_unattended(dense: Any, batch: Batch, mask: Mask) -> list[Tensor]:
 
     with tap(dense, edit={"values": remember, "weights": add}):  # pyright: ignore
         for row in parts(batch, 1, next(dense.parameters()).device):
-            run_rows(dense.base_model, row.part(slice(None), slice(_SHORT)))
+            run_rows(dense.base_model, row.select(slice(None), slice(_SHORT)))
     return [total / mass.clamp(min=1e-9) for total, mass in zip(totals, masses, strict=True)]  # pyright: ignore
 
 

@@ -365,7 +365,7 @@ class Run:
         return self._measure(self.dense, rows)
 
     def _measure(self, model: nn.Module, rows: int | None) -> Measured:
-        held_out = self.data.held_out.part(slice(rows))
+        held_out = self.data.held_out.select(slice(rows))
         count = self.accelerator.num_processes
         if len(held_out.ids) < count:
             raise EdgewiseError(f"{len(held_out.ids)} held-out rows are too few for {count} processes")

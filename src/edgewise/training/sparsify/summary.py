@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 
 from edgewise.measure.evaluation import Measured
-from edgewise.models.host import GATE_KEY
-from edgewise.pocket import evaluate as pocket_evaluate
+from edgewise.models.registry import embedded
+from edgewise.models.twin_format import GATE_KEY
 
 if TYPE_CHECKING:
     from edgewise.training.sparsify.run import Run
@@ -57,13 +57,8 @@ def summarize(
 
 
 def tasks(name: str, run: "Run") -> dict[str, dict[str, float]]:
-    """What the shipped models can do, before and after; empty for others."""
-    if name not in ("pocket", "pocket-addition"):
+    """Scores of an embedded model on the tasks it was made for, before and after; empty for others."""
+    model = embedded(name)
+    if model is None or model.skills is None:
         return {}
-
-    def scores(model: nn.Module) -> dict[str, float]:
-        if name == "pocket-addition":
-            return pocket_evaluate.measure_addition(model)
-        return pocket_evaluate.measure(model, 500)
-
-    return {"dense": scores(run.dense), "sparse": scores(run.model)}
+    return {"dense": model.skills(run.dense), "sparse": model.skills(run.model)}

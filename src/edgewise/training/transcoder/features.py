@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.data import Batch, held_out_only, shipped_data
-from edgewise.measure.evaluation import evaluating, parts, rows_at_once, shipped_origin
+from edgewise.data import Batch, held_out_only
+from edgewise.measure.evaluation import evaluating, parts, rows_at_once
 from edgewise.models.architecture import parts_of
 from edgewise.models.info import info
+from edgewise.models.registry import embedded_origin
 from edgewise.training.transcoder.activations import mlp_activations
 from edgewise.training.transcoder.transcoder import Transcoder
 
@@ -176,7 +177,8 @@ def feature_text(
     if data is not None:
         context = min(info(name).context or 1024, 1024)
         return held_out_only(data, tokenizer, context, tokens=tokens)
-    shipped = shipped_data(shipped_origin(name), seed=0)
-    if shipped is None:
+    origin = embedded_origin(name)
+    if origin is None:
         return None
-    return next(parts(shipped.held_out, max(1, tokens // shipped.train.context)))
+    text = origin.data()
+    return text.held_out.select(slice(max(1, tokens // text.train.context)))

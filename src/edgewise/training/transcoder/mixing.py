@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgewise.data import Batch, Rows
+from edgewise.data import Batch, SequenceStream
 from edgewise.measure.evaluation import parts, rows_at_once
 from edgewise.training.transcoder.activations import mlp_activations
 from edgewise.training.transcoder.store import sizes_of
@@ -25,7 +25,13 @@ class MixedActivations:
     """
 
     def __init__(
-        self, model: nn.Module, rows: Rows, per_step: int, seed: int, index: int = 0, processes: int = 1
+        self,
+        model: nn.Module,
+        rows: SequenceStream,
+        per_step: int,
+        seed: int,
+        index: int = 0,
+        processes: int = 1,
     ):
         self.model, self.rows, self.per_step, self.seed = model, rows, per_step, seed
         self.index, self.processes = index, processes
@@ -51,7 +57,7 @@ class MixedActivations:
         rows = self.mixed * self.per_step
         batch, count = self.rows.take(rows), rows // self.processes
         mine = slice(self.index * count, (self.index + 1) * count)
-        x, y = activations(self.model, batch.part(mine))
+        x, y = activations(self.model, batch.select(mine))
         x, y = x.to(self._kept_as), y.to(self._kept_as)
         draw = torch.Generator().manual_seed((self.seed * 1_000_003 + self._mixture) * 1009 + self.index)
         order = torch.randperm(x.shape[1], generator=draw)

@@ -175,7 +175,7 @@ class TranscoderRun:
         """Explained variance and active features on some held-out tokens, which are run through the model once."""
         if self._checked_on is None:
             rows = max(1, tokens // self.data.held_out.ids.shape[1])
-            some = self.data.held_out.part(slice(rows))
+            some = self.data.held_out.select(slice(rows))
             self._checked_on = activations(self.host, some)
         fit = Fit(self.transcoder)
         fit.add(*self._checked_on)

@@ -11,12 +11,12 @@ import transformers
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from edgewise import pocket
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.install import install
-from edgewise.measure.evaluation import evaluating, shipped_origin
+from edgewise.measure.evaluation import evaluating
 from edgewise.models.architecture import parts_of
 from edgewise.models.checkpoint import load, load_tokenizer
+from edgewise.models.registry import embedded_origin
 from edgewise.training import snapshot
 from edgewise.training.clock import Clock, catching_signals
 from edgewise.training.diverged import Diverged
@@ -65,10 +65,10 @@ def train_transcoder(
     name = known_name(model)
     host = model if isinstance(model, PreTrainedModel) else load(model)
     parts_of(install(host))  # says so if it cannot tell where the MLPs are
-    origin = shipped_origin(name)
-    if tokenizer is None and name and (data is not None or origin in pocket.NAMES):
+    origin = embedded_origin(name)
+    if tokenizer is None and name and (data is not None or origin is not None):
         tokenizer = load_tokenizer(name)
-    found = training_data(origin, data, config, host, tokenizer)  # pyright: ignore
+    found = training_data(origin.name if origin else name, data, config, host, tokenizer)  # pyright: ignore
     with evaluating(host):
         run = TranscoderRun(host, name, found, config, accelerator)
         _restore_or_plan(run, position, display)

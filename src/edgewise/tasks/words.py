@@ -1,4 +1,4 @@
-"""Every word of the pocket world, by what it is. Lists only: sentences are made of them in `world`."""
+"""The words of the tasks, by what they are. Lists only: `wordings` has the sentences."""
 
 
 def list_of(text: str) -> list[str]:

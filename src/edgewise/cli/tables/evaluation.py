@@ -1,0 +1,64 @@
+"""Print what `evaluate_models` measured."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from edgewise.measure.loss import Measured
+
+
+def print_evaluation(results: dict[str, Measured], heads: bool = False, out: Path | None = None) -> None:
+    """A table, one model to a row; with `heads` also each head's edges per query. `out` is a JSON file to write."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has no width to fit
+    first = next(iter(results.values()))
+    console.print(_models_table(results))
+    console.print(f"{first.tokens:,} held-out tokens; edges per query are per head")
+    if first.sinks is not None:
+        console.print(_sinks_table(results))
+    for name, measured in results.items() if heads else ():
+        console.print(_heads_table(name, measured))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        content = {name: measured.to_dict() for name, measured in results.items()}
+        out.write_text(json.dumps(content, indent=2) + "\n")
+        console.print(f"Written to {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _models_table(results: dict[str, Measured]) -> Table:
+    table = Table("model", "loss", "perplexity", "density", "edges per query", "heads closed")
+    first = next(iter(results.values()))
+    for name, measured in results.items():
+        difference = "" if measured is first else f" ({measured.ce - first.ce:+.4f})"
+        table.add_row(
+            escape(name),
+            f"{measured.ce:.4f}{difference}",
+            f"{measured.perplexity:.3f}",
+            f"{measured.density:.2%}",
+            f"{measured.edges_per_query:.2f}",
+            f"{measured.heads_closed} of {measured.density_per_head.numel()}",
+        )
+    return table
+
+
+def _heads_table(name: str, measured: Measured) -> Table:
+    columns = [f"H{head}" for head in range(measured.density_per_head.shape[1])]
+    table = Table("", *columns, title=escape(f"{name}: edges per query"))
+    for layer, heads in enumerate(measured.edges_per_query_per_head.tolist()):
+        table.add_row(f"L{layer}", *(f"{edges:.2f}" if edges else "·" for edges in heads))
+    return table
+
+
+def _sinks_table(results: dict[str, Measured]) -> Table:
+    table = Table(
+        "attention of a query and head", "first token", "all tokens", "heads with over half on the first"
+    )
+    for name, measured in results.items():
+        if (sinks := measured.sinks) is not None:
+            heads = f"{sinks.heads} of {sinks.first.numel()}"
+            table.add_row(escape(name), f"{sinks.first.mean():.3f}", f"{sinks.total.mean():.3f}", heads)
+    return table

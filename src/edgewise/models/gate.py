@@ -1,0 +1,17 @@
+"""Make a sparse twin of a dense model: `gate`."""
+
+from functools import partial
+
+from transformers import PreTrainedModel
+
+from edgewise.gating.config import GateConfig
+from edgewise.gating.install import install
+from edgewise.models.save import save_twin
+
+
+def gate(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrainedModel:
+    """Give a dense model gates, in place: an untrained twin. `save_pretrained` and `push_to_hub` then write a twin."""
+    install(model, config or GateConfig())
+    # on the instance, because its class belongs to transformers; deepcopy and pickle carry a partial along
+    model.save_pretrained = partial(save_twin, model)  # pyright: ignore
+    return model
