@@ -42,7 +42,7 @@ def name_flags(text: str, flags: dict[str, str]) -> str:
 
 
 class FlagNames:
-    """A stream that shows arguments as flags: for help texts, which are docstrings of the library's config fields."""
+    """A stream that shows arguments as flags."""
 
     def __init__(self, stream: TextIO, flags: dict[str, str]) -> None:
         self.stream, self.flags = stream, flags

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 
 import tyro
 
@@ -12,7 +12,7 @@ from edgewise.cli.circuit import circuit
 from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
 from edgewise.cli.features import features
-from edgewise.cli.flags import FlagNames, flags_of, name_flags
+from edgewise.cli.flags import FlagNames, flags_of
 from edgewise.cli.flow import flow
 from edgewise.cli.info import info
 from edgewise.cli.maps import maps
@@ -65,20 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(name: str, arguments: Sequence[str]) -> None:
-    """Run one command; arguments of the library are named as flags in its help and in its errors."""
+    """Run one command, with arguments of the library shown as flags: in help, progress and errors, not in results."""
     command = COMMANDS[name]
     flags = flags_of(command)
     wants_help = {"-h", "--help"} & set(arguments)
-    try:
-        with redirect_stdout(FlagNames(sys.stdout, flags)) if wants_help else nullcontext():  # type: ignore
+    with (
+        redirect_stdout(FlagNames(sys.stdout, flags if wants_help else {})),  # type: ignore
+        redirect_stderr(FlagNames(sys.stderr, flags)),  # type: ignore
+    ):
+        try:
             tyro.cli(command, prog=f"edgewise {name}", description=description(command), args=arguments)
-    except EdgewiseError as error:
-        print(f"edgewise: {name_flags(str(error), flags)}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt as interrupt:
-        if str(interrupt):
-            print(f"edgewise: {interrupt}", file=sys.stderr)
-        sys.exit(130)
+        except EdgewiseError as error:
+            print(f"edgewise: {error}", file=sys.stderr)
+            sys.exit(2)
+        except KeyboardInterrupt as interrupt:
+            if str(interrupt):
+                print(f"edgewise: {interrupt}", file=sys.stderr)
+            sys.exit(130)
 
 
 def _overview(arguments: Sequence[str]) -> None:
