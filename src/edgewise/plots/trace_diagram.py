@@ -123,8 +123,8 @@ def _draw_sentence(axes: Axes, heads: CarryingHeads, left: float, width: float) 
     size = min(_SENTENCE, (width - _CORNER) / (BOLD * ems(heads.sentence)))
     free = width - BOLD * size * ems(heads.sentence)
     centre = left + width / 2 + max(0.0, _CORNER - free / 2)  # in the middle, unless the arrows are there
-    look = {"weight": "bold", "color": MARK if heads.all_map else INK}
-    draw_text(axes, centre, EDGE + PAD + _SENTENCE, heads.sentence, size, ha="center", **look)
+    style = {"weight": "bold", "color": MARK if heads.all_map else INK}
+    draw_text(axes, centre, EDGE + PAD + _SENTENCE, heads.sentence, size, ha="center", **style)
     if heads.shown:
         count = f"{heads.count} of it{heads.cut_off}"
         draw_text(axes, centre, EDGE + PAD + 2.25 * _SENTENCE, count, SMALL, ha="center", color=GREY)

@@ -104,20 +104,20 @@ def _draw_tokens(axes: Axes, layout: WordLayout, bands: _Bands) -> None:
     for position, label in words.labels.items():
         of_key = {"color": MARK, "weight": "bold"} if position == layout.key else {}
         x, number = bands.left + words.centres[position], str(position + 1)
-        look, small = {"color": INK} | of_key, {"color": GREY} | of_key
+        style, small = {"color": INK} | of_key, {"color": GREY} | of_key
         if words.vertical:
-            draw_text(axes, x, below - 2, label, words.size, ha="left", **vertical, **look)
+            draw_text(axes, x, below - 2, label, words.size, ha="left", **vertical, **style)
             draw_text(axes, x, below + 1, number, NUMBER, ha="right", **vertical, **small)
         else:
-            draw_text(axes, x, below - 3, label, words.size, ha="center", **look)
+            draw_text(axes, x, below - 3, label, words.size, ha="center", **style)
             draw_text(axes, x, below + 1.2 * NUMBER, number, NUMBER, ha="center", **small)
 
 
 def _draw_box(axes: Axes, bounds: tuple[float, float, float, float], lines: Sequence[str], edge: str) -> None:
     """At left, top, width, height; the first line is the word."""
     x, y, width, height = bounds
-    look = {"facecolor": "white", "edgecolor": edge, "linewidth": 0.8 if edge == LINE else 1.1, "zorder": 3}
-    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=4", **look))
+    style = {"facecolor": "white", "edgecolor": edge, "linewidth": 0.8 if edge == LINE else 1.1, "zorder": 3}
+    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=4", **style))
     first, centre = y + height / 2 - LINE_PITCH * (len(lines) - 1) / 2 + 0.35 * LABEL, x + width / 2
     colour = MARK if edge == MARK else INK
     draw_text(axes, centre, first, lines[0], LABEL, ha="center", weight="bold", color=colour)

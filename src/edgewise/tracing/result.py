@@ -164,4 +164,4 @@ def fewest_heads(flow: np.ndarray, share: float) -> list[tuple[int, int, float]]
 
 
 def _correlation(r: float | None) -> str:
-    return "cannot be told" if r is None else f"r = {r:.2f}"
+    return "undefined" if r is None else f"r = {r:.2f}"
