@@ -1,0 +1,1 @@
+"""Flows: the open attention edges of a prompt. Nothing is drawn here."""

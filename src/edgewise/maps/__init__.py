@@ -1,0 +1,1 @@
+"""Attention maps: compute, classify heads, save. Nothing is drawn here."""
