@@ -36,34 +36,42 @@ def run_figure(folder: Path) -> Figure:
     if max(losses) > top:
         caption += f" The highest, {max(losses):.3f}, is above the picture."
     with picture(COLUMN, 4.2, title, caption) as figure:
-        density, pressure, loss = figure.subplots(3, 1, sharex=True)
-
-        expected = [line["expected_density"] for line in steps]
-        density.plot(
-            _millions(steps), expected, color=SPARSE, alpha=0.35, lw=0.8, label="expected, training text"
-        )
-        opened = [line["density"] for line in checks]
-        density.plot(
-            _millions(checks), opened, color=SPARSE, marker=".", ms=3, lw=1.2, label="open, held-out text"
-        )
-        _logarithmic(density, [*expected, *opened], lambda y: f"{100 * y:g} %")
-        density.legend(loc="best")
-        density.set_title("edges left")
-
-        betas = [line["beta"] for line in steps]
-        pressure.plot(_millions(steps), betas, color=SPARSE, lw=1)
-        _logarithmic(pressure, betas, lambda y: f"{y:g}")
-        pressure.set_title("regularisation strength β")
-
-        loss.plot(_millions(checks), losses, color=SPARSE, marker=".", ms=3, lw=1.2)
-        allowed = summary["dense_ce"] + summary["tolerance"]
-        loss.axhline(allowed, color=TARGET, ls="--", lw=0.8)
-        loss.set_ylim(summary["dense_ce"] - 2 * summary["tolerance"], top)
-        loss.set_title("held-out loss (dashed: target)")
-        loss.set_xlabel("million tokens")
-        for axes in (density, pressure, loss):
+        density, penalty, loss = figure.subplots(3, 1, sharex=True)
+        _draw_density(density, steps, checks)
+        _draw_penalty(penalty, steps)
+        _draw_loss(loss, checks, summary, top)
+        for axes in (density, penalty, loss):
             axes.grid(alpha=0.2, lw=0.5)
     return figure
+
+
+def _draw_density(axes: Axes, steps: list[dict[str, Any]], checks: list[dict[str, Any]]) -> None:
+    """Expected density on the training text, and share of open edges on held-out text."""
+    expected = [line["expected_density"] for line in steps]
+    axes.plot(_millions(steps), expected, color=SPARSE, alpha=0.35, lw=0.8, label="expected, training text")
+    opened = [line["density"] for line in checks]
+    axes.plot(_millions(checks), opened, color=SPARSE, marker=".", ms=3, lw=1.2, label="open, held-out text")
+    _logarithmic(axes, [*expected, *opened], lambda y: f"{100 * y:g} %")
+    axes.legend(loc="best")
+    axes.set_title("edges left")
+
+
+def _draw_penalty(axes: Axes, steps: list[dict[str, Any]]) -> None:
+    """The multiplier of the sparsity penalty."""
+    betas = [line["beta"] for line in steps]
+    axes.plot(_millions(steps), betas, color=SPARSE, lw=1)
+    _logarithmic(axes, betas, lambda y: f"{y:g}")
+    axes.set_title("regularisation strength β")
+
+
+def _draw_loss(axes: Axes, checks: list[dict[str, Any]], summary: dict[str, Any], top: float) -> None:
+    """Held-out loss, and the dense model's plus the tolerance."""
+    losses = [summary["dense_ce"] + line["delta_ce"] for line in checks]
+    axes.plot(_millions(checks), losses, color=SPARSE, marker=".", ms=3, lw=1.2)
+    axes.axhline(summary["dense_ce"] + summary["tolerance"], color=TARGET, ls="--", lw=0.8)
+    axes.set_ylim(summary["dense_ce"] - 2 * summary["tolerance"], top)
+    axes.set_title("held-out loss (dashed: target)")
+    axes.set_xlabel("million tokens")
 
 
 def _logarithmic(axes: Axes, values: Sequence[float], text: Callable[[float], str]) -> None:
