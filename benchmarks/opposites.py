@@ -16,7 +16,7 @@ from typing import Annotated
 import tyro
 
 from edgewise.models.checkpoint import load_tokenizer
-from edgewise.tasks.measure import get_task
+from edgewise.tasks.generate import get_task
 
 CHARACTERS = 400  # of each document of ordinary text
 SHARE = 0.7  # of documents: those of ordinary text are ten times as long

@@ -194,7 +194,7 @@ def test_named_positions_are_where_the_words_are(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), CAN)
-def test_pairs_are_different_and_as_many_as_asked_for(kind, name):
+def test_pairs_are_distinct_and_as_many_as_requested(kind, name):
     task = task_of(kind, name)
     assert len({pair.clean for pair in task.pairs}) == len(task.pairs)
     few = (kind, name) == ("pocket", "antonym")  # there are 27 held-out ones
@@ -208,7 +208,7 @@ def test_pairs_are_different_and_as_many_as_asked_for(kind, name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_seed_decides_everything(name):
+def test_the_same_seed_makes_the_same_task(name):
     again = make_task(name, pocket_tokenizer(), 20, seed=0)
     assert again == make_task(name, pocket_tokenizer(), 20, seed=0)
     assert again.pairs != make_task(name, pocket_tokenizer(), 20, seed=1).pairs
@@ -231,7 +231,7 @@ def test_both_orders_of_the_names_and_every_wording():
 
 @given(st.sampled_from(TASKS), st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None)
-def test_the_pocket_model_has_not_seen_its_prompts(name, seed):
+def test_prompts_for_the_pocket_tokenizer_are_held_out(name, seed):
     for pair in make_task(name, tokenizer_of("pocket"), 8, seed).pairs:
         words = tuple(word_at("pocket", pair.clean_ids, i) for i in range(len(pair.clean_ids)))
         assert world.is_held_out(*_combination(name, words))
@@ -247,21 +247,21 @@ def _combination(name: str, words: tuple[str, ...]):
     wordings = {"ioi": IOI_OPENINGS, "greater-than": EVENT_WORDINGS, "antonym": OPPOSITE_WORDINGS}[name]
     for wording in wordings:
         pattern = re.escape(wording.partition("{later}")[0].partition("{answer}")[0].strip())
-        seen: set[str] = set()
+        slots: set[str] = set()
 
-        def group(match: re.Match, seen=seen) -> str:
-            slot = match[1]
-            again = slot in seen
-            seen.add(slot)
-            return f"(?P={slot})" if again else rf"(?P<{slot}>\w+)"
+        def group(named: re.Match, slots=slots) -> str:
+            slot = named[1]
+            is_repeated = slot in slots
+            slots.add(slot)
+            return f"(?P={slot})" if is_repeated else rf"(?P<{slot}>\w+)"
 
-        found = re.match(re.sub(r"\\{(\w+)\\}", group, pattern), text)
-        if found and name == "ioi":
-            return "ioi", (*sorted((found["a"], found["b"])), words[-2], found["place"])
-        if found and name == "greater-than":
-            return "greater-than", (found["event"], found["c"], found["first"])
-        if found:
-            return "relations", (wording, found["relation"], found["word"])
+        match = re.match(re.sub(r"\\{(\w+)\\}", group, pattern), text)
+        if match and name == "ioi":
+            return "ioi", (*sorted((match["a"], match["b"])), words[-2], match["place"])
+        if match and name == "greater-than":
+            return "greater-than", (match["event"], match["c"], match["first"])
+        if match:
+            return "relations", (wording, match["relation"], match["word"])
     raise AssertionError(text)
 
 
@@ -269,7 +269,7 @@ def _combination(name: str, words: tuple[str, ...]):
 
 
 @pytest.mark.parametrize(("kind", "name"), sorted(CANNOT))
-def test_what_a_tokenizer_cannot_express_is_said(kind, name):
+def test_a_task_that_a_tokenizer_cannot_express_is_refused_with_the_reason(kind, name):
     why = "greater-than cannot be expressed with this tokenizer: a word "
     with pytest.raises(EdgewiseError, match=why):
         make_task(name, tokenizer_of(kind), 10)
@@ -282,15 +282,15 @@ def test_skipped_drafts_are_counted_with_their_reason():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_closed_vocabulary_is_an_error_and_no_traceback(name):
+def test_a_closed_vocabulary_is_refused_with_the_reason(name):
     with pytest.raises(EdgewiseError, match=f"{name} cannot be expressed .* the tokenizer does not know"):
         make_task(name, edgewise.load_tokenizer("pocket-addition"), 10)
 
 
 def test_years_that_are_one_token_with_their_century_are_left_out():
     tokenizer = like_gpt2()
-    whole = {f" 17{year}" for year in (45, 88)}
-    tokenizer.add_tokens(sorted(whole))
+    years = {f" 17{year}" for year in (45, 88)}
+    tokenizer.add_tokens(sorted(years))
     task = make_task("greater-than", tokenizer, 60)
     seventeenth = [pair for pair in task.pairs if pair.clean.endswith(" 17")]
     assert seventeenth
@@ -346,17 +346,17 @@ def test_scores_are_those_of_a_plain_loop(data, metric, seed):
     pairs = tuple(_pair(x[: len(x) // 2], x[len(x) // 2 :]) for x in drawn)
     prompts = Task("any", metric, pairs, {}).prompts()
     logits = 5 * torch.randn(3, len(pairs), vocabulary, generator=torch.Generator().manual_seed(seed))
-    found = score(logits, prompts, metric)
-    assert found.shape == (3, len(pairs))
+    scores = score(logits, prompts, metric)
+    assert scores.shape == (3, len(pairs))
     for k in range(3):
         for i, pair in enumerate(pairs):
-            row = logits[k, i]
+            one = logits[k, i]
             if metric == "logit difference":
-                expected = row[list(pair.answer_ids)].mean() - row[list(pair.wrong_ids)].mean()
+                expected = one[list(pair.answer_ids)].mean() - one[list(pair.wrong_ids)].mean()
             else:
-                p = row.softmax(0)
+                p = one.softmax(0)
                 expected = p[list(pair.answer_ids)].sum() - p[list(pair.wrong_ids)].sum()
-            assert found[k, i].item() == pytest.approx(expected.item(), abs=1e-5)
+            assert scores[k, i].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 def test_scores_have_gradients_and_keep_double_precision():
@@ -369,7 +369,7 @@ def test_scores_have_gradients_and_keep_double_precision():
 
 @pytest.mark.parametrize("metric", ["logit difference", "probability difference"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_score_that_is_no_number_is_an_error(metric, bad):
+def test_a_score_that_is_not_finite_is_refused(metric, bad):
     prompts = Task("any", metric, (_pair([1], [2]),), {}).prompts()
     with pytest.raises(EdgewiseError, match=f"the {metric} is not a number"):
         score(torch.tensor([[0.0, bad, 0.0]]), prompts, metric)
@@ -442,7 +442,7 @@ def test_an_answer_goes_on_after_digits_and_in_scripts_without_spaces(tmp_path):
         ),
     ],
 )
-def test_a_bad_line_is_named(tmp_path, line, message):
+def test_a_bad_line_is_refused_by_its_number(tmp_path, line, message):
     path = file_of(tmp_path, GOOD, "", line)
     with pytest.raises(EdgewiseError, match=f"{re.escape(str(path))}, line 3: .*{message}") as caught:
         read_task(path, pocket_tokenizer())
@@ -470,13 +470,13 @@ def test_bad_lines_are_counted_and_bad_files_refused(tmp_path):
 
 @pytest.mark.xdist_group("pocket")
 @pytest.mark.parametrize("model", ["pocket", "pocket-sparse"])
-def test_the_pocket_models_do_the_tasks(model):
-    found = measure_tasks(model)
-    assert tuple(found.results) == TASKS and not found.impossible
-    for name, result in found.results.items():
+def test_pocket_models_solve_the_tasks(model):
+    measured = measure_tasks(model)
+    assert tuple(measured.results) == TASKS and not measured.impossible
+    for name, result in measured.results.items():
         assert result.clean.mean() > result.corrupt.mean() + 0.5, name
         assert result.accuracy >= 0.95 and result.top_1 >= 0.95, name
-    assert found.results["greater-than"].clean.mean() > 0.85
+    assert measured.results["greater-than"].clean.mean() > 0.85
 
 
 @pytest.mark.xdist_group("pocket")
@@ -488,8 +488,8 @@ def test_padding_changes_nothing():
         for ids, expected in ((pair.clean_ids, result.clean[i]), (pair.corrupt_ids, result.corrupt[i])):
             with torch.no_grad():
                 logits = model(input_ids=torch.tensor([ids])).logits[:, -1]
-            one = Prompts(*(x[i : i + 1] for x in prompts))
-            assert score(logits, one, task.metric).item() == pytest.approx(expected.item(), abs=1e-4)
+            single = Prompts(*(x[i : i + 1] for x in prompts))
+            assert score(logits, single, task.metric).item() == pytest.approx(expected.item(), abs=1e-4)
         assert bool(result.likeliest[i]) == (
             int(logits.argmax()) in pair.wrong_ids
         )  # after the corrupt prompt
@@ -517,9 +517,9 @@ def folder(tmp_path):
 
 def test_the_command_prints_a_row_and_three_examples_of_each_task(tmp_path):
     out = tmp_path / "new" / "tasks.json"
-    mine = file_of(tmp_path, GOOD)
-    asked = ("--task", "copy", "antonym", "greater-than", str(mine), "--n", "8", "--out", str(out))
-    code, printed, _ = command("tasks", "pocket", *asked)
+    own_task = file_of(tmp_path, GOOD)
+    arguments = ("--task", "copy", "antonym", "greater-than", str(own_task), "--n", "8", "--out", str(out))
+    code, printed, _ = command("tasks", "pocket", *arguments)
     assert code == 0 and "accuracy" in printed and "100.0%" in printed
     assert printed.count("  clean    ") == printed.count("  corrupt  ") == printed.count("  answer   ") == 10
     assert GOOD["clean"] in printed and "answer   Mary   wrong  John" in printed and ".. 99" in printed
@@ -528,14 +528,14 @@ def test_the_command_prints_a_row_and_three_examples_of_each_task(tmp_path):
         "copy",
         "antonym",
         "greater-than",
-        str(mine),
+        str(own_task),
     ]
     copied = saved["tasks"]["copy"]
     assert copied["accuracy"] == 1 and copied["prompts"] == len(copied["pairs"]) == 8
     assert copied["clean"] == pytest.approx(sum(pair["clean_score"] for pair in copied["pairs"]) / 8)
 
 
-def test_the_command_says_what_cannot_be_expressed(folder):
+def test_the_command_prints_why_a_task_cannot_be_expressed(folder):
     code, printed, _ = command("tasks", str(folder), "--n", "8")
     assert code == 0 and "cannot be expressed with this tokenizer: a word of several tokens" in printed
     assert "skipped" in printed and "docstring" in printed
@@ -543,7 +543,7 @@ def test_the_command_says_what_cannot_be_expressed(folder):
 
 def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path):
     bad = file_of(tmp_path, GOOD, "{")
-    for asked, message in {
+    for arguments, message in {
         ("--task", "greater-than"): "greater-than cannot be expressed",
         ("--task", "mine"): "no task 'mine'",
         ("--task", str(bad)): "mine.jsonl, line 2: not JSON",
@@ -552,9 +552,9 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path):
         ("--n", "0"): "at least one pair",
         ("--task", "ioi", "--n", "4", "--out", str(folder)): "cannot write",
     }.items():
-        code, _, err = command("tasks", str(folder), *asked)
+        code, _, err = command("tasks", str(folder), *arguments)
         lines = [line for line in err.splitlines() if line.startswith("edgewise: ")]
-        assert code == 2 and len(lines) == 1 and message in lines[0], (asked, err)
+        assert code == 2 and len(lines) == 1 and message in lines[0], (arguments, err)
 
 
 def test_a_tokenizer_of_another_model():

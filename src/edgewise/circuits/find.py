@@ -20,7 +20,8 @@ from edgewise.gating.edge_gate import gate_config, gates_of
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.loaded import ModelsLike, load_models
 from edgewise.tasks import Task
-from edgewise.tasks.measure import check_fits, get_task
+from edgewise.tasks.generate import get_task
+from edgewise.tasks.measure import check_fits
 
 FLOOR = {"logit difference": 0.5, "probability difference": 0.05}
 """The least effect, clean minus corrupt metric, that counts as behaviour; less is noise."""

@@ -30,9 +30,10 @@ def tasks(
     from edgewise.cli.tables.output import write_json
     from edgewise.cli.tables.tasks import print_tasks
     from edgewise.core.console import Display
+    from edgewise.models.loaded import load_models
     from edgewise.tasks.measure import measure_tasks
 
-    measured = measure_tasks(model, task, n, seed, display=Display())
+    measured = measure_tasks(load_models(model, display=Display()), task, n, seed)
     print_tasks(measured)
     if out is not None:
         write_json(measured.to_dict(), out)

@@ -13,7 +13,7 @@ from edgewise.gating.tap import tap
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.models.registry import PromptFormat, embedded_for
-from edgewise.tasks.prompt import read_prompt
+from edgewise.tasks.prompt import encode_prompt
 
 MAX_TOKENS = 128
 """Tokens that can be told apart in one picture."""
@@ -55,7 +55,7 @@ def _texts(prompts: Sequence[str], prompt_format: PromptFormat | None) -> dict[s
 def _flow(loaded: LoadedModels, index: int, prompt: str, text: str) -> Flow:
     """The flow of one model on one text."""
     model, name, tokenizer = loaded.models[index], loaded.names[index], loaded.tokenizer
-    ids, tokens = read_prompt(model, name, tokenizer, text, MAX_TOKENS)
+    ids, tokens = encode_prompt(model, name, tokenizer, text, MAX_TOKENS)
     with torch.no_grad(), evaluating(model), tap(model, read=["weights"]) as tapped:
         logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
     weights = {layer: x[0].float().cpu() for layer, x in sorted(tapped.last["weights"].items())}

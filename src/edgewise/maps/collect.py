@@ -16,9 +16,9 @@ from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
-from edgewise.tasks.align import Tokens
-from edgewise.tasks.measure import get_task
-from edgewise.tasks.prompt import tokens_of
+from edgewise.tasks.generate import get_task
+from edgewise.tasks.prompt import tokenize_prompt
+from edgewise.tasks.tokenization import TokenizedText
 
 MAX_TOKENS = 256
 """A longer map is unreadable."""
@@ -82,7 +82,9 @@ def _select(
     return select_circuit_heads(circuit, loaded.names, index)
 
 
-def _panel(loaded: LoadedModels, index: int, title: str, selection: HeadSelection, prompt: Tokens) -> Panel:
+def _panel(
+    loaded: LoadedModels, index: int, title: str, selection: HeadSelection, prompt: TokenizedText
+) -> Panel:
     """Run one model on the prompt; keep the maps of the selected heads, and statistics of all heads."""
     maps = _attention_maps(loaded.models[index], prompt.ids)
     n_tokens = len(prompt.ids)
@@ -130,14 +132,14 @@ def _task_prompt(loaded: LoadedModels, config: MapsConfig, circuit: CircuitResul
     return task.pairs[0].clean
 
 
-def _encode(loaded: LoadedModels, text: str) -> Tokens:
-    tokens, max_tokens = tokens_of(loaded.tokenizer, text), _max_tokens(loaded)
+def _encode(loaded: LoadedModels, text: str) -> TokenizedText:
+    tokens, max_tokens = tokenize_prompt(loaded.tokenizer, text), _max_tokens(loaded)
     if not 2 <= len(tokens.ids) <= max_tokens:
         raise EdgewiseError(f"the prompt has {len(tokens.ids)} tokens; a map can have 2 to {max_tokens}")
     return tokens
 
 
-def _token_texts(tokenizer: PreTrainedTokenizerBase, tokens: Tokens) -> list[str]:
+def _token_texts(tokenizer: PreTrainedTokenizerBase, tokens: TokenizedText) -> list[str]:
     """The text of each token; of a token that the tokenizer adds, such as BOS, its name."""
     return [
         tokens.text[start:end] or str(tokenizer.convert_ids_to_tokens(id))

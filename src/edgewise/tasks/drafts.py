@@ -21,10 +21,11 @@ from random import Random
 
 from edgewise.tasks import wordings
 from edgewise.tasks import words as w
-from edgewise.tasks.align import Span
+from edgewise.tasks.align import PairTexts
+from edgewise.tasks.tokenization import Span
 
 PERIOD = 8
-ARGUMENTS, ASKED = 4, 2
+ARGUMENTS, DOCUMENTED = 4, 2
 # In the pocket's world an event begins in 02 at the earliest. After an early year, nearly all that follows 02 is right too.
 CORRUPT_YEAR, YEARS = 2, range(20, wordings.LAST_START_YEAR + 1)
 DIGITS, TENS = "0123456789", range(2, 9)
@@ -50,13 +51,18 @@ class Draft:
     combination: Sequence[str] | None
     """Its words that are drawn together; None if no embedded model's text has such sentences."""
 
-    def write(self, corrupt: bool) -> tuple[str, dict[str, Span]]:
-        """The clean or the corrupt text, and where its slots are."""
+    def texts(self) -> PairTexts:
+        """The clean and the corrupt text, with the spans of their slots, and the answers."""
+        (clean, clean_slots), (corrupt, corrupt_slots) = (self._write(corrupt) for corrupt in (False, True))
+        return PairTexts(clean, corrupt, self.answers, self.wrong, (clean_slots, corrupt_slots))
+
+    def _write(self, corrupt: bool) -> tuple[str, dict[str, Span]]:
         text, spans = "", {}
-        for i, part in enumerate(re.split(r"\{(.+?)\}", self.template)):
-            word = self.slots[part][corrupt] if i % 2 else part
-            if i % 2:
-                spans[part] = (len(text), len(text) + len(word))
+        for i, piece in enumerate(re.split(r"\{(.+?)\}", self.template)):
+            is_slot = i % 2
+            word = self.slots[piece][corrupt] if is_slot else piece
+            if is_slot:
+                spans[piece] = (len(text), len(text) + len(word))
             text += word
         return text, spans
 
@@ -139,19 +145,19 @@ def docstring(rng: Random) -> Draft:
     drawn = rng.sample(w.ARGUMENTS, 2 * ARGUMENTS)
     clean, corrupt = drawn[:ARGUMENTS], drawn[ARGUMENTS:]
     names = [f"argument {i}" for i in range(1, ARGUMENTS + 1)]
-    names[ASKED - 1 : ASKED + 1] = "before", "answer"
+    names[DOCUMENTED - 1 : DOCUMENTED + 1] = "before", "answer"
     signature = ", ".join(f"{{{name}}}" for name in names)
-    described = [" ".join(rng.choices(w.DESCRIPTIONS, k=2)) for _ in range(ASKED)]
-    written = [*clean[: ASKED - 1], "{documented}"]
+    described = [" ".join(rng.choices(w.DESCRIPTIONS, k=2)) for _ in range(DOCUMENTED)]
+    written = [*clean[: DOCUMENTED - 1], "{documented}"]
     lines = [f"    :param {name}: {text}\n" for name, text in zip(written, described, strict=True)]
     summary = " ".join(rng.choices(w.DESCRIPTIONS, k=3))
     head = f'def {rng.choice(w.FUNCTIONS)}(self, {signature}):\n    """{summary}\n\n'
-    last = clean[ASKED - 1]
+    last = clean[DOCUMENTED - 1]
     return Draft(
         template=f"{head}{''.join(lines)}    :param",
         slots={**dict(zip(names, zip(clean, corrupt, strict=True), strict=True)), "documented": (last, last)},
-        answers=[f" {clean[ASKED]}"],
-        wrong=[f" {corrupt[ASKED]}"],
+        answers=[f" {clean[DOCUMENTED]}"],
+        wrong=[f" {corrupt[DOCUMENTED]}"],
         kind="docstring",
         combination=clean,
     )

@@ -1,4 +1,4 @@
-"""Tasks made for a tokenizer: drafts are written until enough of them can be expressed."""
+"""Tasks made for a tokenizer: drafts are drawn until enough of them can be expressed."""
 
 from collections import Counter
 from functools import partial
@@ -8,8 +8,10 @@ from typing import Any
 from edgewise.core.errors import EdgewiseError
 from edgewise.models.registry import embedded_for
 from edgewise.tasks import drafts
-from edgewise.tasks.align import Refused, align, check_fast, encode, places
+from edgewise.tasks.align import align, slot_positions
+from edgewise.tasks.jsonl import read_task
 from edgewise.tasks.pairs import Metric, Pair, Task
+from edgewise.tasks.tokenization import UnusablePrompt, check_fast, max_tokens, tokenize
 from edgewise.tasks.wordings import COPY_WORDS
 
 _DRAFTS = {
@@ -20,9 +22,9 @@ _DRAFTS = {
     "antonym": drafts.antonym,
 }
 TASKS = tuple(_DRAFTS)
-FEWEST = 4
-"""Pairs that a task must have, unless fewer were asked for."""
-_PATIENCE = 2000  # drafts: if none of so many can be expressed, the next will not be either
+MIN_PAIRS = 4
+"""Pairs that a task must have, unless fewer are requested."""
+_MAX_FAILURES = 2000  # if none of so many drafts can be expressed, the next will not be either
 
 
 class CannotExpress(EdgewiseError):
@@ -51,65 +53,60 @@ def make_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | N
         draw = drafts.greater_than_by_digits
     model = embedded_for(tokenizer)
     pairs: dict[str, Pair] = {}
-    for tried in range(max(50 * n, _PATIENCE)):
-        if len(pairs) == n or (tried == _PATIENCE and not pairs):
+    for drawn in range(max(50 * n, _MAX_FAILURES)):
+        if len(pairs) == n or (drawn == _MAX_FAILURES and not pairs):
             break
         draft = draw(rng)
-        (clean, begins), (corrupt, also) = draft.write(corrupt=False), draft.write(corrupt=True)
+        texts = draft.texts()
+        clean = texts.clean
         if clean in pairs or (model is not None and model.was_trained_on(draft.kind, draft.combination)):
             continue
         try:
-            pairs[clean] = align(
-                tokenizer,
-                clean,
-                corrupt,
-                draft.answers,
-                draft.wrong,
-                longest(tokenizer, context),
-                (begins, also),
-            )
-        except Refused as refused:
-            skipped.add(refused)
-    if len(pairs) < min(n, FEWEST):
+            pairs[clean] = align(tokenizer, texts, max_tokens(tokenizer, context))
+        except UnusablePrompt as error:
+            skipped.add(error)
+    if len(pairs) < min(n, MIN_PAIRS):
         raise CannotExpress(_too_few(name, len(pairs), skipped))
     metric: Metric = "probability difference" if name == "greater-than" else "logit difference"
     return Task(name, metric, tuple(pairs.values()), skipped.reasons())
 
 
-def longest(tokenizer: Any, context: int | None) -> int:
-    """Tokens that a prompt may have."""
-    return min(context or tokenizer.model_max_length, tokenizer.model_max_length)
+def get_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | None = None) -> Task:
+    """A task by name, or from a JSONL file if the name is a path."""
+    if name not in TASKS and any(mark in name for mark in "./\\"):
+        return read_task(name, tokenizer, context)
+    return make_task(name, tokenizer, n, seed, context)
 
 
 class Skipped:
-    """Counts what was refused, by reason; the first case stands for all."""
+    """Counts of unusable drafts by reason, each with its first case."""
 
     def __init__(self):
         self.counts: Counter[str] = Counter()
-        self.first: dict[str, Refused] = {}
+        self.first: dict[str, UnusablePrompt] = {}
 
-    def add(self, refused: Refused) -> None:
-        self.counts[refused.reason] += 1
-        self.first.setdefault(refused.reason, refused)
+    def add(self, error: UnusablePrompt) -> None:
+        self.counts[error.reason] += 1
+        self.first.setdefault(error.reason, error)
 
     def reasons(self) -> dict[str, int]:
         return {str(self.first[reason]): count for reason, count in self.counts.most_common()}
 
 
-def _too_few(name: str, found: int, skipped: Skipped) -> str:
-    why = next(iter(skipped.reasons()), "no drafts")
-    few = "" if not found else f"only {found} pairs can be, {FEWEST} are needed; the others have "
-    return f"{name} cannot be expressed with this tokenizer: {few}{why}"
+def _too_few(name: str, n_pairs: int, skipped: Skipped) -> str:
+    reason = next(iter(skipped.reasons()), "no drafts")
+    count = f"only {n_pairs} pairs can be, {MIN_PAIRS} are needed; the others have " if n_pairs else ""
+    return f"{name} cannot be expressed with this tokenizer: {count}{reason}"
 
 
 def _cuts_digits(tokenizer: Any) -> bool:
     """Whether each digit of a number is a token."""
     number = "1732"
     try:
-        (found,) = encode(tokenizer, [f"from {number}"])
-    except Refused:
+        (tokens,) = tokenize(tokenizer, [f"from {number}"])
+    except UnusablePrompt:
         return False
-    return [found.text[a:b].strip() for a, b in found.spans[-len(number) :]] == list(number)
+    return [tokens.text[a:b].strip() for a, b in tokens.spans[-len(number) :]] == list(number)
 
 
 def _copy_words(tokenizer: Any, skipped: Skipped) -> dict[str, Any]:
@@ -121,23 +118,23 @@ def _copy_words(tokenizer: Any, skipped: Skipped) -> dict[str, Any]:
             try:
                 _check_copied(tokenizer, lead, word)
                 usable.append(word)
-            except Refused as refused:
-                refusals.append(refused)
+            except UnusablePrompt as error:
+                refusals.append(error)
         choices.append((usable, refusals, lead))
     usable, refusals, lead = max(choices, key=lambda choice: len(choice[0]))
-    for refused in refusals:
-        skipped.add(refused)
+    for refusal in refusals:
+        skipped.add(refusal)
     if len(usable) < 2 * drafts.PERIOD:
         raise CannotExpress(_too_few("copy", 0, skipped))
     return {"lead": lead, "words": usable}
 
 
 def _check_copied(tokenizer: Any, lead: str, word: str) -> None:
-    """A word has to be one token, and the same one at the beginning of the text and after a space."""
-    (found,) = encode(tokenizer, [f"{lead}{word} {word}"])
+    """Refuse a word that is not one token, the same at the beginning of the text and after a space."""
+    (tokens,) = tokenize(tokenizer, [f"{lead}{word} {word}"])
     first, again = len(lead), len(lead) + len(word) + 1
-    at = places(found, {"first": (first, again - 1), "again": (again, again + len(word))})
-    if found.unknown is not None:
-        raise Refused("a word that the tokenizer does not know", word)
-    if found.ids[at["first"]] != found.ids[at["again"]]:
-        raise Refused("a word that is another token after a space", word)
+    positions = slot_positions(tokens, {"first": (first, again - 1), "again": (again, again + len(word))})
+    if tokens.unknown is not None:
+        raise UnusablePrompt("a word that the tokenizer does not know", word)
+    if tokens.ids[positions["first"]] != tokens.ids[positions["again"]]:
+        raise UnusablePrompt("a word that is another token after a space", word)

@@ -1,4 +1,4 @@
-"""The user's own task: a JSONL file, one pair to a line.
+"""A task from a JSONL file of the user's, one pair to a line.
 
     {"clean": "When Mary and John went to the store, John gave a drink to",
      "corrupt": "When Mary and John went to the store, Mary gave a drink to", "answer": " Mary", "wrong": " John"}
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, first_line
-from edgewise.tasks.align import Refused, align, check_fast
-from edgewise.tasks.generate import longest
+from edgewise.tasks.align import PairTexts, align
 from edgewise.tasks.pairs import Pair, Task
+from edgewise.tasks.tokenization import UnusablePrompt, check_fast, max_tokens
 
 KEYS = ("clean", "corrupt", "answer", "wrong")
 
 
 def read_task(path: str | Path, tokenizer: Any, context: int | None = None) -> Task:
-    """A task from a file, scored by logit difference. Every line must be right: the first that is not is named."""
+    """Read a task from a file; its metric is the logit difference. A file with a bad line is refused, naming the first."""
     check_fast(tokenizer)
     path = Path(path)
     try:
@@ -34,14 +34,14 @@ def read_task(path: str | Path, tokenizer: Any, context: int | None = None) -> T
         if not line.strip():
             continue
         try:
-            pairs.append(_pair(line, tokenizer, longest(tokenizer, context)))
-        except Refused as refused:
-            refusals[number] = refused
+            pairs.append(_pair(line, tokenizer, max_tokens(tokenizer, context)))
+        except UnusablePrompt as error:
+            refusals[number] = error
     if refusals:
-        number, refused = next(iter(refusals.items()))
+        number, refusal = next(iter(refusals.items()))
         others = len(refusals) - 1
         more = f", and {others} more bad line{'s' * (others > 1)}" if others else ""
-        raise EdgewiseError(f"{path}, line {number}: {refused}{more}")
+        raise EdgewiseError(f"{path}, line {number}: {refusal}{more}")
     if not pairs:
         raise EdgewiseError(f"{path} is empty: give a pair to each line, as JSON with {', '.join(KEYS)}")
     return Task(path.stem, "logit difference", tuple(pairs), {})
@@ -51,21 +51,22 @@ def _pair(line: str, tokenizer: Any, context: int) -> Pair:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Refused("not JSON", first_line(error)) from error
+        raise UnusablePrompt("not JSON", first_line(error)) from error
     if not isinstance(record, dict):
-        raise Refused("not a JSON object", f"it needs {', '.join(KEYS)}")
+        raise UnusablePrompt("not a JSON object", f"it needs {', '.join(KEYS)}")
     for key in KEYS:
         if key not in record:
-            raise Refused(f'no "{key}"', f"it has {', '.join(map(str, record)) or 'nothing'}")
+            raise UnusablePrompt(f'no "{key}"', f"it has {', '.join(map(str, record)) or 'nothing'}")
         if not isinstance(record[key], str):
-            raise Refused(f'"{key}" is not a text', json.dumps(record[key])[:60])
+            raise UnusablePrompt(f'"{key}" is not a text', json.dumps(record[key])[:60])
         if not record[key].strip():
-            raise Refused(f'"{key}" is empty', "give at least one word")
+            raise UnusablePrompt(f'"{key}" is empty', "give at least one word")
     clean, corrupt, answer, wrong = (record[key] for key in KEYS)
-    return align(tokenizer, clean, corrupt, [_following(clean, answer)], [_following(clean, wrong)], context)
+    texts = PairTexts(clean, corrupt, [_following(clean, answer)], [_following(clean, wrong)])
+    return align(tokenizer, texts, context)
 
 
 def _following(text: str, answer: str) -> str:
-    """An answer as it follows the text. Digits go on after digits; a text without spaces is in a script without them."""
+    """An answer as it follows the text: after a space, except for digits after digits and in scripts without spaces."""
     glued = text[-1].isalnum() and answer[0].isalnum() and not (text[-1].isdigit() and answer[0].isdigit())
     return f" {answer}" if glued and " " in text else answer

@@ -1,4 +1,4 @@
-"""What a task is: pairs of prompts with answers, and the number a model's logits give for each."""
+"""A task: pairs of clean and corrupt prompts with answers, and the metric of a model's logits on them."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -10,26 +10,26 @@ from edgewise.core.errors import EdgewiseError
 
 Metric = Literal["logit difference", "probability difference"]
 PADDING = 0
-"""Any token will do: it stands on the right, where a causal model does not see it."""
+"""Any token id will do: padding is on the right, where a causal model does not see it."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A clean prompt and a corrupt one, which differ in a few tokens and have another right answer."""
+    """A clean and a corrupt prompt, which differ in a few tokens and have different right answers."""
 
     clean: str
     corrupt: str
     answers: tuple[str, ...]
-    """What may follow the clean prompt, as it is written there: with its space, if it has one."""
+    """Right answers to the clean prompt, as they follow it: with their space, if they have one."""
     wrong: tuple[str, ...]
-    """What may not, e.g. what would follow the corrupt prompt."""
+    """Wrong answers to it, e.g. the right ones to the corrupt prompt."""
     clean_ids: tuple[int, ...]
     corrupt_ids: tuple[int, ...]
-    """As many as the clean ones."""
+    """As many as `clean_ids`."""
     answer_ids: tuple[int, ...]
     wrong_ids: tuple[int, ...]
     positions: dict[str, int]
-    """Tokens of interest by name, the same in both prompts; always with "end", the last one."""
+    """Positions of named tokens, the same in both prompts; always with "end", the last one."""
 
 
 class Prompts(NamedTuple):
@@ -44,21 +44,21 @@ class Prompts(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Pairs of one kind, and how answers to them are scored."""
+    """Pairs of one kind, and the metric by which answers are scored."""
 
     name: str
     metric: Metric
     pairs: tuple[Pair, ...]
     skipped: dict[str, int]
-    """Why drafts were skipped, and how many. (Of `copy` it is words that were.)"""
+    """Reasons for which drafts were skipped, and how many (of `copy`: words)."""
 
     def prompts(self, device: torch.device | str = "cpu") -> Prompts:
         """All pairs as tensors."""
         signs = []
         for pair in self.pairs:
             right, wrong = len(pair.answer_ids), len(pair.wrong_ids)
-            each = (1 / right, -1 / wrong) if self.metric == "logit difference" else (1.0, -1.0)
-            signs.append([each[0]] * right + [each[1]] * wrong)
+            is_mean = self.metric == "logit difference"
+            signs.append([1 / right if is_mean else 1.0] * right + [-1 / wrong if is_mean else -1.0] * wrong)
         return Prompts(
             clean=_padded([pair.clean_ids for pair in self.pairs], PADDING, device),
             corrupt=_padded([pair.corrupt_ids for pair in self.pairs], PADDING, device),
@@ -68,15 +68,15 @@ class Task:
         )
 
 
-def _padded(rows: list, filling: float, device: torch.device | str) -> Tensor:  # -> [n, longest]
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[filling] * (longest - len(row))] for row in rows], device=device)
+def _padded(sequences: list, padding: float, device: torch.device | str) -> Tensor:  # -> [n, longest]
+    longest = max(map(len, sequences))
+    return torch.tensor([[*x, *[padding] * (longest - len(x))] for x in sequences], device=device)
 
 
 def score(
     logits: Tensor, prompts: Prompts, metric: Metric
 ) -> Tensor:  # [..., n, vocabulary] -> [..., n], logits at each prompt's last position
-    """Positive where the answer is preferred.
+    """Metric of each prompt, positive where the answer is preferred.
 
     Logit difference: the mean logit of the answers minus that of the wrong ones. Probability difference: the total
     probability of the answers minus that of the wrong ones.

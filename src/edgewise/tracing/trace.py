@@ -16,7 +16,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.measure.evaluation import evaluating
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.models.registry import embedded
-from edgewise.tasks.prompt import ReadPrompt, read_prompt
+from edgewise.tasks.prompt import EncodedPrompt, encode_prompt
 from edgewise.tracing.clusters import attribute_to_tokens, cluster_strengths, make_clusters
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.contexts import feature_contexts
@@ -95,7 +95,7 @@ def _trace_model(subject: _Subject, config: TraceConfig, display: Display, memor
         display.print(f"{name}: {plan}")
         plan.check_fits(memory_limit)
 
-    prompt = read_prompt(model, name, tokenizer, config.prompt, _MAX_TOKENS)
+    prompt = encode_prompt(model, name, tokenizer, config.prompt, _MAX_TOKENS)
     _check_key(config, len(prompt.ids))
     with torch.no_grad(), evaluating(model):
         linear = linearise(model, torch.tensor(prompt.ids))
@@ -114,7 +114,7 @@ def _trace_model(subject: _Subject, config: TraceConfig, display: Display, memor
 
 def _explain(
     subject: _Subject,
-    prompt: ReadPrompt,
+    prompt: EncodedPrompt,
     graph: Graph,
     pruned: PrunedGraph,
     shares: HeadShares,

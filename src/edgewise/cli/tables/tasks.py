@@ -4,12 +4,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgewise.cli.tables.output import Output
-from edgewise.tasks.measure import TaskResult, TasksMeasured
+from edgewise.tasks.measure import TaskResult, TasksResult
 
 EXAMPLES = 3
 
 
-def print_tasks(measured: TasksMeasured) -> None:
+def print_tasks(measured: TasksResult) -> None:
     """Print a table with a line for each task, then three prompts of each."""
     output = Output()
     output.print(_table(measured))
@@ -21,21 +21,11 @@ def print_tasks(measured: TasksMeasured) -> None:
         _print_examples(output, result)
 
 
-def _table(measured: TasksMeasured) -> Table:
-    table = Table("task", "prompts", "skipped", "accuracy", "top-1", "score clean", "score corrupt", "metric")
-    for name, result in measured.results.items():
-        table.add_row(
-            escape(name),
-            str(len(result.task.pairs)),
-            str(sum(result.task.skipped.values())),
-            f"{result.accuracy:.1%}",
-            f"{result.top_1:.1%}",
-            f"{result.clean.mean():+.3f}",
-            f"{result.corrupt.mean():+.3f}",
-            result.task.metric,
-        )
-    for name, reason in measured.impossible.items():
-        table.add_row(escape(name), "0", *[""] * 5, escape(reason.removeprefix(f"{name} ")))
+def _table(measured: TasksResult) -> Table:
+    header, *rows = measured.table()
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
 
 
