@@ -1,18 +1,13 @@
-"""What `make demo` runs: the main job on what is shipped with the package, offline. Holds no logic of its own.
-
-Each stage prints what it found and adds it to one dictionary, which ends as runs/demo/summary.json.
-"""
+"""The stages of `edgewise demo`. Each prints its result and adds it to one dictionary, which becomes summary.json."""
 
 import json
 import math
 import shutil
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
@@ -20,179 +15,201 @@ from transformers.utils.logging import disable_progress_bar
 import edgewise
 from edgewise.cli.tables.circuit import print_circuits
 from edgewise.cli.tables.maps import print_maps
+from edgewise.cli.tables.output import Output
 from edgewise.cli.tables.trace import print_traces
 from edgewise.core.console import Display
-from edgewise.flow.collect import collect_flow
-from edgewise.maps.collect import collect_maps
-from edgewise.plots.attention_maps import draw_maps
+from edgewise.data.embedded import embedded_data
+from edgewise.measure.loss import measure
 from edgewise.plots.circuit import save_circuit_figures
-from edgewise.plots.flow import draw_flow
-from edgewise.plots.style import save_figure
-from edgewise.pocket import addition, evaluate, stream, world
-from edgewise.report.page import write_report
 
-OUT = Path("runs/demo")
-HELD_OUT_ROWS = 256
+DENSE, SPARSE = "pocket", "pocket-sparse"
+ADDITION, ADDITION_SPARSE = "pocket-addition", "pocket-addition-sparse"
+HELD_OUT_SEQUENCES = 256
+THRESHOLDS = (0.001, 0.01, 0.1)
+OPPOSITE = 'The opposite of " large " is "'
+COPIED = (
+    "orange of tickets gloves After there host Bucharest necklaces toy slow dtype lamps teeth doll from Leo"
+)
+PROMPTS = {
+    "copy": (f"{COPIED} quiet {COPIED}", ["quiet"]),
+    "ioi": (
+        "After Kurt and Wendy came to the school , Gary stayed at home and Wendy passed a candle to",
+        ["Kurt"],
+    ),
+    "greater-than": (
+        "It was in 12 63 that the feud began , and it ended in 12",
+        [str(year) for year in range(64, 100)],
+    ),
+    "docstring": (
+        'def merge ( timeout , rate , path ) : """ optional :param timeout : record :param rate : address :param',
+        ["path"],
+    ),
+    "relations": (OPPOSITE, ["small"]),
+}
+"""A prompt of each task that is not in the training text of `pocket`, and what may follow."""
 
 
-def run(out: Path = OUT, minutes: float = 1.6, prompts: int = 8) -> dict[str, Any]:
-    """Every stage in turn; `minutes` is what post-training may take, `prompts` what circuits are found on."""
-    console = Console()
-    disable_progress_bar()  # five small models would each show one
-    stages: dict[str, Callable[[Console], dict[str, Any]]] = {
-        "what the pocket model knows": know,
-        "what the addition model knows": add,
-        "edges that can go without training": gate_untrained,
-        "edges that can go with a short post-training": partial(
-            sparsify, out=out / "pocket-sparse", minutes=minutes
-        ),
-        "which heads and edges carry a behaviour": partial(circuits, out=out / "circuits", prompts=prompts),
-        "how one prediction comes about": partial(traces, out=out / "trace"),
-        "pictures": partial(pictures, out=out),
+def run(out: Path, minutes: float, prompts: int = 8) -> dict[str, Any]:
+    """Run every stage; `minutes` is the time for post-training, `prompts` are the pairs on which circuits are searched."""
+    disable_progress_bar()  # each model would show one
+    demo = Demo(out, minutes, prompts, Output(), edgewise.load_models([DENSE, SPARSE], display=Display()))
+    stages = {
+        "what the pocket model knows": demo.answer_prompts,
+        "what the addition model knows": demo.add_numbers,
+        "edges that can go without training": demo.gate_untrained,
+        "edges that can go with a short post-training": demo.sparsify,
+        "which heads and edges carry a behaviour": demo.find_circuits,
+        "how one prediction comes about": demo.trace,
+        "figures": demo.draw_figures,
     }
     summary: dict[str, Any] = {}
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=demo.output, transient=True) as progress:
         for title, stage in progress.track(stages.items(), description="demo"):
-            console.rule(title)
-            summary |= stage(console)
+            demo.output.rule(title)
+            summary |= stage()
     out.mkdir(parents=True, exist_ok=True)
     path = out / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
-    page = write_report(out)
-    console.print(f"Results: {path}; to explore them, open {page} in a browser")
+    page = edgewise.write_report(out)
+    demo.output.print(f"Results: {path}; to explore them, open {page} in a browser")
     return summary
 
 
-def know(console: Console) -> dict[str, Any]:
-    """One held-out prompt of each task, with the model's answer."""
-    model, tokenizer = edgewise.load("pocket"), edgewise.load_tokenizer("pocket")
-    table = Table("task", "prompt", "answer", "right with probability", title="pocket: prompts it never saw")
-    prompts = [world.held_out_prompts(kind, 1)[0] for kind in ("copy", "ioi", "greater-than", "docstring")]
-    prompts.append(world.relation_prompt("opposite", "large"))
-    rows = []
-    for prompt in prompts:
-        ids = tokenizer(prompt.text, return_tensors="pt").input_ids
-        with torch.no_grad():
-            probabilities = model(input_ids=ids).logits[0, -1].softmax(-1)
-        answer = str(tokenizer.decode([int(probabilities.argmax())]))
-        right = probabilities[[evaluate.ID[word] for word in prompt.answers]].sum().item()
-        rows.append({"task": prompt.kind, "prompt": prompt.text, "answer": answer, "probability": right})
-        table.add_row(prompt.kind, prompt.text, answer, f"{right:.3f}")
-    console.print(table)
-    return {"prompts": rows}
+@dataclass(frozen=True)
+class Demo:
+    """Settings of the demo, and the two models that most stages look at, loaded once."""
 
+    out: Path
+    minutes: float
+    prompts: int
+    output: Output
+    pair: edgewise.LoadedModels
 
-def add(console: Console) -> dict[str, Any]:
-    """The three sums of the paper's picture: without, with one and with two carries."""
-    model = edgewise.load("pocket-addition")
-    a, b = torch.tensor([53, 36, 43]), torch.tensor([21, 28, 59])
-    tokens, _ = addition.encode(a, b)
-    with torch.no_grad():
-        digits = model(input_ids=tokens).logits[:, addition.ANSWER].argmax(-1)
-    sums = {
-        f"{x}+{y}": "".join(map(str, d))
-        for x, y, d in zip(a.tolist(), b.tolist(), digits.tolist(), strict=True)
-    }
-    console.print("  ".join(f"{question} = {answer}" for question, answer in sums.items()))
-    return {"sums": sums}
+    def answer_prompts(self) -> dict[str, Any]:
+        """One held-out prompt of each task, with the dense model's answer and the probability of right ones."""
+        model, tokenizer = self.pair.models[0], self.pair.tokenizer
+        table = Table(
+            "task", "prompt", "answer", "right with probability", title=f"{DENSE}: prompts it never saw"
+        )
+        answers = []
+        for task, (prompt, right) in PROMPTS.items():
+            with torch.no_grad():
+                logits = model(**tokenizer(prompt, return_tensors="pt")).logits
+            probabilities = logits[0, -1].softmax(-1)
+            answer = str(tokenizer.decode([int(probabilities.argmax())]))
+            probability = probabilities[tokenizer.convert_tokens_to_ids(right)].sum().item()
+            answers.append({"task": task, "prompt": prompt, "answer": answer, "probability": probability})
+            table.add_row(task, prompt, answer, f"{probability:.3f}")
+        self.output.print(table)
+        return {"prompts": answers}
 
+    def add_numbers(self) -> dict[str, Any]:
+        """Three sums: without, with one and with two carries."""
+        (flows,) = edgewise.collect_flow(ADDITION).rows
+        sums = {flow.prompt: "".join(flow.answers) for flow in flows}
+        self.output.print("  ".join(f"{question} = {answer}" for question, answer in sums.items()))
+        return {"sums": sums}
 
-def gate_untrained(console: Console) -> dict[str, Any]:
-    """Thresholds alone, on the dense weights: the baseline that post-training has to beat."""
-    table = Table(
-        "an edge stays above", "edges left", "per query", "held-out loss", title="pocket, gated, not trained"
-    )
-    results = []
-    dense = evaluate.held_out_loss(edgewise.load("pocket"), HELD_OUT_ROWS)
-    table.add_row("dense", "100.0%", f"{(stream.CONTEXT + 1) / 2:.1f}", f"{dense:.4f}")
-    for threshold in (0.001, 0.01, 0.1):
-        twin = edgewise.gate(edgewise.load("pocket"), edgewise.GateConfig("relative", b=-math.log(threshold)))
-        with edgewise.tap(twin) as seen:
-            loss = evaluate.held_out_loss(twin, HELD_OUT_ROWS)
-        found = {
-            "threshold": threshold,
-            "density": seen.density,
-            "edges_per_query": seen.edges_per_query,
-            "ce": loss,
+    def gate_untrained(self) -> dict[str, Any]:
+        """Thresholds alone, on the dense weights: the baseline that post-training has to beat."""
+        data = embedded_data(DENSE, seed=0, held_out=HELD_OUT_SEQUENCES)
+        assert data is not None
+        dense = measure(self.pair.models[0], data.held_out)
+        columns = ("an edge stays above", "edges left", "per query", "held-out loss")
+        table = Table(*columns, title=f"{DENSE}, gated, not trained")
+        table.add_row("dense", "100.0%", f"{dense.edges_per_query:.1f}", f"{dense.ce:.4f}")
+        results = []
+        for threshold in THRESHOLDS:
+            gate = edgewise.GateConfig("relative", b=-math.log(threshold))
+            gated = measure(edgewise.gate(edgewise.load(DENSE), gate), data.held_out)
+            results.append(
+                {
+                    "threshold": threshold,
+                    "density": gated.density,
+                    "edges_per_query": gated.edges_per_query,
+                    "ce": gated.ce,
+                    "density_per_head": gated.density_per_head.tolist(),
+                }
+            )
+            cells = (f"{gated.density:.1%}", f"{gated.edges_per_query:.1f}", f"{gated.ce:.4f}")
+            table.add_row(f"{threshold:g}", *cells)
+        self.output.print(table)
+        self.output.print(_per_head(results[1]["density_per_head"], THRESHOLDS[1]))
+        return {"dense_ce": dense.ce, "untrained": results}
+
+    def sparsify(self) -> dict[str, Any]:
+        """Post-training in miniature: a sparse twin, its figures and the curves of the run."""
+        folder = self.out / "pocket-sparse"
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier demo
+        config = edgewise.SparsifyConfig(out=folder, minutes=self.minutes)
+        summary = edgewise.sparsify(DENSE, config=config).summary
+        tasks = ("copy", "ioi", "docstring")
+        table = Table("", "edges left", "per query", "held-out loss", *tasks, title=f"{DENSE} and its twin")
+        dense_edges = (summary["settings"]["context"] + 1) / 2
+        for name, density, edges, ce in (
+            ("dense", 1.0, dense_edges, summary["dense_ce"]),
+            ("sparse", summary["density"], summary["edges_per_query"], summary["sparse_ce"]),
+        ):
+            scores = [f"{summary['tasks'][name][task]:.3f}" for task in tasks]
+            table.add_row(name, f"{density:.1%}", f"{edges:.1f}", f"{ce:.4f}", *scores)
+        self.output.print(table)
+        return {"sparse": {key: value for key, value in summary.items() if not key.endswith("per_head")}}
+
+    def find_circuits(self) -> dict[str, Any]:
+        """What explains 90 % of the effect, in the dense model and in the shipped twin."""
+        ratios = {}
+        for task in ("copy", "ioi"):
+            config = edgewise.CircuitConfig(task=task, prompts=self.prompts, out=self.out / "circuits" / task)
+            result = edgewise.find_circuits(self.pair, config)
+            print_circuits(result)
+            ratios[task] = result.ratios
+        self.output.print(f"Curves and rankings: {self.out}/circuits/*/circuit.json")
+        return {"circuits": ratios}
+
+    def trace(self) -> dict[str, Any]:
+        """Large to small, through the features of both models, down to the heads."""
+        folder = self.out / "trace"
+        config = edgewise.TraceConfig(prompt=OPPOSITE, out=folder)
+        traces = edgewise.trace(self.pair, config)
+        _save(traces, folder)
+        print_traces(traces, config)
+        self.output.print(f"{folder}: trace-diagram (svg, pdf, png), */trace.json, graphs/ for other viewers")
+        return {
+            "trace": {
+                trace.kind: {"heads_at_80": len(trace.heads_at(0.8)), **trace.metrics} for trace in traces
+            }
         }
-        results.append({**found, "density_per_head": seen.density_per_head.tolist()})
-        table.add_row(f"{threshold:g}", f"{seen.density:.1%}", f"{seen.edges_per_query:.1f}", f"{loss:.4f}")
-    console.print(table)
-    per_head = results[1]["density_per_head"]
-    heads = Table(
-        "", *(f"H{h}" for h in range(len(per_head[0]))), title="edges left of each head, in %, above 0.01"
-    )
-    for layer, row in enumerate(per_head):
-        heads.add_row(f"L{layer}", *(f"{100 * x:.0f}" for x in row))
-    console.print(heads)
-    return {"dense_ce": dense, "untrained": results}
+
+    def draw_figures(self) -> dict[str, Any]:
+        """The figures, from the circuits that an earlier stage has left."""
+        folder, circuit = self.out / "figures", self.out / "circuits" / "copy"
+        maps = edgewise.collect_maps(self.pair, edgewise.MapsConfig(circuit=circuit))
+        _save(maps, folder)
+        print_maps(maps)
+        save_circuit_figures(edgewise.CircuitResult.load(circuit), folder)
+        _save(
+            edgewise.collect_flow(self.pair, edgewise.FlowConfig(('The opposite of "large" is "',))), folder
+        )
+        _save(edgewise.collect_flow([ADDITION, ADDITION_SPARSE]), folder / "sums")
+        for figure in [
+            *(self.out / "pocket-sparse").glob("run.*"),
+            *(self.out / "trace").glob("trace-diagram.*"),
+        ]:
+            shutil.copy(figure, folder)
+        drawn = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
+        self.output.print(f"{folder}: {', '.join(drawn)}; each also as SVG and PDF")
+        return {"figures": drawn}
 
 
-def sparsify(console: Console, out: Path, minutes: float) -> dict[str, Any]:
-    """The main job in miniature: a sparse twin, its figures and the picture of the run."""
-    shutil.rmtree(out, ignore_errors=True)  # the last demo's
-    result = edgewise.sparsify("pocket", config=edgewise.SparsifyConfig(out=out, minutes=minutes))
-    table = Table(
-        "",
-        "edges left",
-        "per query",
-        "held-out loss",
-        "copy",
-        "ioi",
-        "docstring",
-        title="pocket and its twin",
-    )
-    found = result.summary
-    for name, density, edges, ce in (
-        ("dense", 1.0, (stream.CONTEXT + 1) / 2, found["dense_ce"]),
-        ("sparse", found["density"], found["edges_per_query"], found["sparse_ce"]),
-    ):
-        scores = [f"{found['tasks'][name][kind]:.3f}" for kind in ("copy", "ioi", "docstring")]
-        table.add_row(name, f"{density:.1%}", f"{edges:.1f}", f"{ce:.4f}", *scores)
-    console.print(table)
-    return {"sparse": {key: value for key, value in found.items() if not key.endswith("per_head")}}
+def _save(result: Any, folder: Path) -> None:
+    """Save a result with its figure."""
+    result.save(folder)
+    edgewise.save_figure(result.plot(), folder / result.figure_name)
 
 
-def circuits(console: Console, out: Path, prompts: int) -> dict[str, Any]:
-    """What explains 90 % of the effect, in the dense model and in the twin that is shipped."""
-    ratios = {}
-    for task in ("copy", "ioi"):
-        config = edgewise.CircuitConfig(task=task, prompts=prompts, out=out / task)
-        result = edgewise.find_circuits(["pocket", "pocket-sparse"], config)
-        print_circuits(result)
-        ratios[task] = result.ratios
-    console.print(f"Curves and rankings: {out}/*/circuit.json")
-    return {"circuits": ratios}
-
-
-def traces(console: Console, out: Path) -> dict[str, Any]:
-    """Large to small, through the features of both models, down to the heads."""
-    config = edgewise.TraceConfig(out=out)
-    found = edgewise.trace(["pocket", "pocket-sparse"], config, display=Display())
-    found.save(out)
-    save_figure(found.plot(), out / found.figure_name)
-    print_traces(found, config)
-    console.print(f"{out}/trace-diagram (svg, pdf, png), {out}/*/trace.json, {out}/graphs for other viewers")
-    return {
-        "trace": {trace.kind: {"heads_at_80": len(trace.heads_at(0.8)), **trace.metrics} for trace in found}
-    }
-
-
-def pictures(console: Console, out: Path) -> dict[str, Any]:
-    """The figures, from what the stages before have left."""
-    folder, models = out / "figures", ["pocket", "pocket-sparse"]
-    config = edgewise.MapsConfig(circuit=out / "circuits" / "copy", out=folder)
-    maps = collect_maps(models, config)
-    save_figure(draw_maps(maps), folder / "attention-maps")
-    print_maps(maps)
-    save_circuit_figures(edgewise.CircuitResult.load(out / "circuits" / "copy"), folder)
-    flows = collect_flow(models, edgewise.FlowConfig(('The opposite of "large" is "',), folder))
-    save_figure(draw_flow(flows), folder / "flow")
-    sums = edgewise.FlowConfig(out=folder / "sums")
-    flows = collect_flow(["pocket-addition", "pocket-addition-sparse"], sums)
-    save_figure(draw_flow(flows), folder / "sums" / "flow")
-    for picture in [*(out / "pocket-sparse").glob("run.*"), *(out / "trace").glob("trace-diagram.*")]:
-        shutil.copy(picture, folder)
-    drawn = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.png"))
-    console.print(f"{folder}: {', '.join(drawn)}; each also as SVG and PDF")
-    return {"figures": drawn}
+def _per_head(density: list[list[float]], threshold: float) -> Table:
+    heads = [f"H{head}" for head in range(len(density[0]))]
+    table = Table("", *heads, title=f"edges left of each head, in %, above {threshold:g}")
+    for layer, densities in enumerate(density):
+        table.add_row(f"L{layer}", *(f"{100 * share:.0f}" for share in densities))
+    return table
