@@ -34,9 +34,12 @@ def evaluate(
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.cli.tables.evaluation import print_evaluation
+    from edgewise.cli.tables.output import write_json
     from edgewise.core.console import Display
     from edgewise.measure.evaluate import evaluate_models
     from edgewise.training.sparsify.config import count
 
     results = evaluate_models(models, data, context, count(tokens), sinks, display=Display())
-    print_evaluation(results, heads, out)
+    print_evaluation(results, heads)
+    if out is not None:
+        write_json({name: measured.to_dict() for name, measured in results.items()}, out)

@@ -19,7 +19,7 @@ to accelerate; autocast's copies, which are kept for the backward pass; and the 
 from dataclasses import dataclass, fields
 
 from edgewise.circuits.memory import edge_elements, edge_score_bytes
-from edgewise.measure.evaluation import numbers_of_row
+from edgewise.measure.memory import activation_elements
 from edgewise.planning.flops import transcoder_weights
 from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape
@@ -101,7 +101,7 @@ def circuits(shape: Shape, n: int, t: int, limit: int) -> Memory:
     as fit into `limit` bytes, and the scores and ranks of all edges."""
     inputs, pairs = shape.heads + 2 * shape.kv_heads, shape.edge_sources * shape.edge_targets
     streams = 4 * edge_elements(t * shape.width, shape.edge_sources, inputs)
-    prompt = streams + 16 * pairs + 4 * numbers_of_row(t, shape.width, shape.inner, shape.heads)
+    prompt = streams + 16 * pairs + 4 * activation_elements(t, shape.width, shape.inner, shape.heads)
     at_once = min(max(limit, prompt), n * prompt)
     scores = edge_score_bytes(n, pairs, shape.edges)
     return Memory(dense=shape.bytes_each * shape.parameters, activations=at_once + scores)

@@ -1,32 +1,22 @@
-"""Print what `evaluate_models` measured."""
+"""Tables of an evaluation: loss, density and edges of each model, attention sinks, each head."""
 
-import json
-from pathlib import Path
-
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from edgewise.cli.tables.output import Output
 from edgewise.measure.loss import Measured
 
 
-def print_evaluation(results: dict[str, Measured], heads: bool = False, out: Path | None = None) -> None:
-    """A table, one model to a row; with `heads` also each head's edges per query. `out` is a JSON file to write."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a file or a pipe has no width to fit
+def print_evaluation(results: dict[str, Measured], heads: bool = False) -> None:
+    """Print a table with a line for each model; with `heads` also each head's edges per query."""
+    output = Output()
     first = next(iter(results.values()))
-    console.print(_models_table(results))
-    console.print(f"{first.tokens:,} held-out tokens; edges per query are per head")
+    output.print(_models_table(results))
+    output.print_plain(f"{first.tokens:,} held-out tokens; edges per query are per head")
     if first.sinks is not None:
-        console.print(_sinks_table(results))
+        output.print(_sinks_table(results))
     for name, measured in results.items() if heads else ():
-        console.print(_heads_table(name, measured))
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        content = {name: measured.to_dict() for name, measured in results.items()}
-        out.write_text(json.dumps(content, indent=2) + "\n")
-        console.print(f"Written to {out}", markup=False, highlight=False, soft_wrap=True)
+        output.print(_heads_table(name, measured))
 
 
 def _models_table(results: dict[str, Measured]) -> Table:

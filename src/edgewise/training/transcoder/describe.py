@@ -6,7 +6,7 @@ from typing import NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.models.checkpoint import load, load_tokenizer
+from edgewise.models.load import load, load_tokenizer
 from edgewise.training.sparsify.config import count
 from edgewise.training.transcoder.config import FeaturesConfig
 from edgewise.training.transcoder.features import (
