@@ -52,14 +52,14 @@ class Subject:
 
 
 def subjects(out: Path, seeds: tuple[int, ...]) -> list[Subject]:
-    found = [Subject("dense", "pocket"), Subject("shipped twin", "pocket-sparse")]
+    listed = [Subject("dense", "pocket"), Subject("shipped twin", "pocket-sparse")]
     for seed in seeds:
         folder = out / f"seed-{seed}"
-        found += [
+        listed += [
             Subject("twin", f"twin {seed}", folder),
             *(Subject(kind, f"{kind} {seed}", control_folder(folder, kind)) for kind in CONTROLS),
         ]
-    return [each for each in found if each.folder is None or each.folder.is_dir()]
+    return [subject for subject in listed if subject.folder is None or subject.folder.is_dir()]
 
 
 def post_train(out: Path, tokens: str, seeds: tuple[int, ...]) -> None:
@@ -82,10 +82,10 @@ def analyse(out: Path, prompts: int, seeds: tuple[int, ...]) -> None:
             task = make_task(name, tokenizer, prompts)
             config = edgewise.CircuitConfig(task=name, prompts=prompts)
             with masked(model, mask):
-                found = find_circuit(model, task, config, name=subject.name)
-            result = CircuitResult(name, task.metric, config.threshold, 0, config.method, [], [found])
+                circuit = find_circuit(model, task, config, name=subject.name)
+            result = CircuitResult(name, task.metric, config.threshold, 0, config.method, [], [circuit])
             result.save(_file(out, subject, name))
-            print(subject.name, name, found.accuracy, found.counts(), flush=True)
+            print(subject.name, name, circuit.accuracy, circuit.counts(), flush=True)
 
 
 def _file(out: Path, subject: Subject, task: str) -> Path:
@@ -97,22 +97,23 @@ def tables(out: Path, seeds: tuple[int, ...]) -> None:
     kinds: dict[str, list[Subject]] = {}
     for subject in subjects(out, seeds):
         kinds.setdefault(subject.kind, []).append(subject)
-    found = {kind: {task: _load(out, members, task) for task in TASKS} for kind, members in kinds.items()}
+    circuits = {kind: {task: _load(out, members, task) for task in TASKS} for kind, members in kinds.items()}
     head = f"| | {' | '.join(TASKS)} |\n|---|{'---:|' * len(TASKS)}"
     print(f"\nDense → shipped twin (times fewer)\n\n{head}")
     for key, label in ROWS.items():
         pairs = [
-            (_values(found["dense"][task], key), _values(found["shipped twin"][task], key)) for task in TASKS
+            (_values(circuits["dense"][task], key), _values(circuits["shipped twin"][task], key))
+            for task in TASKS
         ]
         print(f"| {label} | {' | '.join(_against(*pair) for pair in pairs)} |")
     print(f"\nSeeds and controls\n\n{head}")
-    others = [kind for kind in found if kind not in ("dense", "shipped twin")]
+    others = [kind for kind in circuits if kind not in ("dense", "shipped twin")]
     for kind in others:
-        cells = [_cell([100 * model.accuracy for model in found[kind][task]], " %") for task in TASKS]
+        cells = [_cell([100 * model.accuracy for model in circuits[kind][task]], " %") for task in TASKS]
         print(f"| accuracy, {kind} | {' | '.join(cells)} |")
     for key, label in ROWS.items():
         for kind in others:
-            cells = [_cell(_values(found[kind][task], key)) for task in TASKS]
+            cells = [_cell(_values(circuits[kind][task], key)) for task in TASKS]
             if any(cell != NONE for cell in cells):
                 print(f"| {label}, {kind} | {' | '.join(cells)} |")
     _print_controls(out, seeds)
@@ -161,13 +162,13 @@ def _print_controls(out: Path, seeds: tuple[int, ...]) -> None:
     for name in summaries[0]["controls"]:
         if name != "threshold":
             rows[name] = [s["controls"][name] for s in summaries if name in s["controls"]]
-    for name, found in rows.items():
-        density = f"{statistics.fmean(each['density'] for each in found):.2%}"
-        losses = [each["ce"] - dense for each in found]
+    for name, runs in rows.items():
+        density = f"{statistics.fmean(run['density'] for run in runs):.2%}"
+        losses = [run["ce"] - dense for run in runs]
         spread = f" ± {statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-        print(f"| {name} | {len(found)} | {density} | {statistics.fmean(losses):+.4f}{spread} |")
-    for each in summaries[0]["controls"]["threshold"]:
-        print(f"| threshold {each['threshold']:g} | | {each['density']:.2%} | {each['ce'] - dense:+.4f} |")
+        print(f"| {name} | {len(runs)} | {density} | {statistics.fmean(losses):+.4f}{spread} |")
+    for run in summaries[0]["controls"]["threshold"]:
+        print(f"| threshold {run['threshold']:g} | | {run['density']:.2%} | {run['ce'] - dense:+.4f} |")
 
 
 def main() -> None:
@@ -180,13 +181,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--analyse-only", action="store_true")
     parser.add_argument("--tables-only", action="store_true")
-    asked = parser.parse_args()
-    seeds = SEEDS[: asked.seeds]
-    if not (asked.tables_only or asked.analyse_only):
-        post_train(asked.out, asked.tokens, seeds)
-    if not asked.tables_only:
-        analyse(asked.out, asked.prompts, seeds)
-    tables(asked.out, seeds)
+    arguments = parser.parse_args()
+    seeds = SEEDS[: arguments.seeds]
+    if not (arguments.tables_only or arguments.analyse_only):
+        post_train(arguments.out, arguments.tokens, seeds)
+    if not arguments.tables_only:
+        analyse(arguments.out, arguments.prompts, seeds)
+    tables(arguments.out, seeds)
 
 
 if __name__ == "__main__":

@@ -69,15 +69,15 @@ def ours(model: PreTrainedModel, given: Prompts) -> tuple[float, torch.Tensor]: 
 def peer(python: str, folder: Path, given: Prompts) -> tuple[float, torch.Tensor]:  # seconds, [layers, heads]
     torch.save(given._asdict(), folder / "pairs.pt")
     try:
-        found = ask(python, "peer_transformer_lens.py", str(folder))
+        answer = ask(python, "peer_transformer_lens.py", str(folder))
     except PeerError as error:
         sys.exit(str(error))
-    return found["seconds"], torch.tensor(found["scores"])
+    return answer["seconds"], torch.tensor(answer["scores"])
 
 
 def compare(python: str, model: PreTrainedModel, rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
         random_model().save_pretrained(folder)
         print("144 heads, 16 prompts x 16 tokens, one direction; the best of", rounds)
         print(f"{'pairs differ':<46}{'edgewise s':>11}{'peer s':>9}{'ratio':>7}{'largest difference':>20}")
@@ -87,12 +87,16 @@ def compare(python: str, model: PreTrainedModel, rounds: int) -> None:
             times: list[tuple[float, float]] = []
             gap = 0.0
             for _ in range(rounds):
-                mine, scores = ours(model, given)
-                theirs, other = peer(python, folder, given)
-                times.append((mine, theirs))
+                edgewise_seconds, scores = ours(model, given)
+                peer_seconds, other = peer(python, folder, given)
+                times.append((edgewise_seconds, peer_seconds))
                 gap = max(gap, (scores - other).abs().max().item())
-            mine, theirs = (min(column) for column in zip(*times, strict=True))
-            print(f"{name:<46}{mine:>11.2f}{theirs:>9.2f}{theirs / mine:>7.1f}{gap:>20.1e}", flush=True)
+            edgewise_seconds, peer_seconds = (min(column) for column in zip(*times, strict=True))
+            ratio = peer_seconds / edgewise_seconds
+            print(
+                f"{name:<46}{edgewise_seconds:>11.2f}{peer_seconds:>9.2f}{ratio:>7.1f}{gap:>20.1e}",
+                flush=True,
+            )
 
 
 def costs() -> None:
@@ -130,12 +134,12 @@ def main() -> None:
     )
     parser.add_argument("--peer", help="the python of an environment with transformer-lens")
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     model = edgewise.install(random_model())
     attribution(model)  # first: peak memory is the process's
-    if asked.peer:
+    if arguments.peer:
         print()
-        compare(asked.peer, model, asked.rounds)
+        compare(arguments.peer, model, arguments.rounds)
     costs()
 
 

@@ -23,8 +23,8 @@ def main() -> None:
     layers, heads, width = host.config.n_layer, host.config.n_head, host.config.n_embd // host.config.n_head
 
     def metric(logits: Tensor) -> Tensor:  # [n, t, vocabulary] -> []
-        found = logits[torch.arange(len(logits)), given["last"]].gather(1, given["columns"])
-        return (found * given["signs"]).sum(-1).mean()
+        answers = logits[torch.arange(len(logits)), given["last"]].gather(1, given["columns"])
+        return (answers * given["signs"]).sum(-1).mean()
 
     def patch() -> list[list[float]]:
         with model.trace(input_ids=given["clean"]):
@@ -32,10 +32,10 @@ def main() -> None:
         scores = torch.zeros(layers, heads)
         for layer in range(layers):
             for head in range(heads):
-                part = slice(head * width, (head + 1) * width)
+                columns = slice(head * width, (head + 1) * width)
                 with model.trace(input_ids=given["corrupt"]):
                     outputs = model.transformer.h[layer].attn.c_proj.input  # [n, t, heads * d]
-                    outputs[..., part] = clean[layer][..., part]
+                    outputs[..., columns] = clean[layer][..., columns]
                     score = nnsight.save(metric(model.lm_head.output))
                 scores[layer, head] = score
         return scores.tolist()

@@ -21,9 +21,9 @@ def main() -> None:
     model.eval()
 
     def metric(logits: torch.Tensor) -> torch.Tensor:
-        rows = torch.arange(len(logits))
-        found = logits[rows, given["last"]].gather(1, given["columns"])
-        return (found * given["signs"]).sum(-1).mean()
+        batch = torch.arange(len(logits))
+        answers = logits[batch, given["last"]].gather(1, given["columns"])
+        return (answers * given["signs"]).sum(-1).mean()
 
     def patch() -> torch.Tensor:  # [layers, heads]
         _, cache = model.run_with_cache(given["clean"])

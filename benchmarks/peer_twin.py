@@ -76,8 +76,8 @@ def main() -> None:
     def gap(other: Tensor) -> float:
         return (logits - other).abs().max().item()
 
-    found = {"from_twin": gap(of_twin), "from_dense": gap(of_dense)}
-    print(json.dumps({**found, "calls": len(calls), "layers": twin.config.num_hidden_layers}))
+    gaps = {"from_twin": gap(of_twin), "from_dense": gap(of_dense)}
+    print(json.dumps({**gaps, "calls": len(calls), "layers": twin.config.num_hidden_layers}))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from edgewise.circuits.token_edges import find_token_edges
 from edgewise.circuits.wiring import Wiring
 from edgewise.core.console import Display
 from edgewise.gating.edge_gate import gate_config, gates_of
-from edgewise.measure.evaluation import evaluating
+from edgewise.measure.forward import eval_mode
 from edgewise.models.loaded import ModelsLike, load_models
 from edgewise.tasks import Task
 from edgewise.tasks.generate import get_task
@@ -47,7 +47,7 @@ def find_circuits(
         task = get_task(config.task, models.tokenizer, config.prompts, config.seed, models.context)
     circuits, maps = [], []
     for name, model in zip(models.names, models.models, strict=True):
-        with evaluating(model):
+        with eval_mode(model):
             circuits.append(find_circuit(model, task, config, name=name, display=models.display))
             if config.out is not None:
                 maps.append(read_maps(model, task))

@@ -7,18 +7,17 @@ from torch import Tensor
 
 from edgewise.circuits.replay import Replay
 from edgewise.circuits.wiring import Wiring
-from edgewise.measure.evaluation import numbers_of_row, width_inside_mlps
-from edgewise.measure.memory import projected_peak as projected_process_peak
+from edgewise.measure.memory import activation_elements, projected_peak
+from edgewise.models.architecture import mlp_width
 
 
 def bytes_per_copy(replay: Replay) -> int:
     """Estimated bytes of one patched prompt while it passes a layer, with its copy of the prefix's keys and values."""
     hidden = replay.clean.hidden[0]
     t, width, size = hidden.shape[1], hidden.shape[2], hidden.element_size()
-    inner = width_inside_mlps(replay.model)
     heads = replay.clean.outputs[0].shape[1]
     prefix = sum(x[0].numel() for keys_values in replay.prefix for x in keys_values)
-    return size * (numbers_of_row(t, width, inner, heads, replay.first) + prefix)
+    return size * (activation_elements(t, width, mlp_width(replay.model), heads, replay.first) + prefix)
 
 
 def copies_at_once(replay: Replay, max_memory: int) -> int:
@@ -96,4 +95,4 @@ def peak_memory(replay: Replay, wiring: Wiring | None, max_memory: int) -> int:
         scores = edge_score_bytes(replay.n, wiring.exists.numel(), wiring.count)
         chunk = min(size, replay.n) * bytes_per_prompt(replay, wiring)
         needed = max(needed, chunk + kept + scores)
-    return projected_process_peak(needed)
+    return projected_peak(needed)

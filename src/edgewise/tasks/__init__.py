@@ -1,17 +1,19 @@
 """Tasks with a known answer: pairs of clean and corrupt prompts with the same number of tokens.
 
-task = make_task("ioi", tokenizer, n=100)     # or read_task("mine.jsonl", tokenizer)
-prompts = task.prompts()
-score(logits, prompts, task.metric)           # one number for each prompt
+    task = make_task("ioi", tokenizer, n=100)     # or read_task("mine.jsonl", tokenizer)
+    prompts = task.prompts()
+    score(logits, prompts, task.metric)           # one number for each prompt
 
-pairs          a task, its prompts as tensors, its metric
-drafts         texts of the five tasks
-tokenization   texts as tokens with their spans
-align          pairs of texts as pairs of aligned tokens
-generate       tasks by name, made of drafts for a tokenizer
-jsonl          tasks from the user's files
-prompt         one prompt of the user's
-measure        a model's accuracy on tasks (`edgewise tasks`)
+Modules:
+    words, wordings   lists of words and sentences
+    pairs             a task, its prompts as tensors, its metric
+    drafts            texts of the five tasks
+    tokenization      texts as tokens with their spans
+    align             pairs of texts as pairs of aligned tokens
+    generate          tasks by name, made of drafts for a tokenizer
+    jsonl             tasks from the user's files
+    prompt            one prompt of the user's
+    measure           a model's accuracy on tasks (`edgewise tasks`)
 """
 
 from edgewise.tasks.generate import TASKS as TASKS

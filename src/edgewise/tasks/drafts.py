@@ -68,7 +68,7 @@ class Draft:
 
 
 def copy(rng: Random, lead: str, words: Sequence[str]) -> Draft:
-    """`before` is the earlier place of the prompt's last word, `answer` the place after it.
+    """Slots: `before` is the earlier occurrence of the prompt's last word, `answer` the word after it.
 
     A word at the very beginning is another token than the same word after a space, for some tokenizers: for these the
     text begins with a space, `lead`.
@@ -88,7 +88,7 @@ def copy(rng: Random, lead: str, words: Sequence[str]) -> Draft:
 
 
 def ioi(rng: Random) -> Draft:
-    """`subject` and `indirect object` are where the two are named first, in either order."""
+    """Slots: `subject` and `indirect object`, where the two are named first, in either order; `second subject`."""
     subject, other = rng.sample(w.NAMES, 2)
     thing, place, verb = rng.choice(w.OBJECTS), rng.choice(w.PLACES), rng.choice(w.GIFT_VERBS)
     a, b = rng.sample(["{subject}", "{indirect object}"], 2)
@@ -108,7 +108,7 @@ def ioi(rng: Random) -> Draft:
 
 
 def greater_than(rng: Random) -> Draft:
-    """`year` is the last two digits of the first year."""
+    """Slot: `year`, the last two digits of the first year."""
     event, century, year = rng.choice(w.EVENTS), rng.choice(w.CENTURIES), rng.choice(YEARS)
     before = _natural(rng.choice(EVENT_WORDINGS)).partition("{later}")[0]
     return Draft(
@@ -122,7 +122,7 @@ def greater_than(rng: Random) -> Draft:
 
 
 def greater_than_by_digits(rng: Random) -> Draft:
-    """`tens` is the third digit of the first year; the next token is that of the later one."""
+    """Slot: `tens`, the third digit of the first year; the answer is that of the later one."""
     event, century, tens, ones = (
         rng.choice(w.EVENTS),
         rng.choice(w.CENTURIES),
@@ -141,7 +141,7 @@ def greater_than_by_digits(rng: Random) -> Draft:
 
 
 def docstring(rng: Random) -> Draft:
-    """`before` and `answer` are neighbours in the signature, `documented` is where the first of them is described."""
+    """Slots: `before` and `answer`, neighbours in the signature; `documented`, where the first of them is described."""
     drawn = rng.sample(w.ARGUMENTS, 2 * ARGUMENTS)
     clean, corrupt = drawn[:ARGUMENTS], drawn[ARGUMENTS:]
     names = [f"argument {i}" for i in range(1, ARGUMENTS + 1)]
@@ -164,7 +164,7 @@ def docstring(rng: Random) -> Draft:
 
 
 def antonym(rng: Random) -> Draft:
-    """`word` is what the opposite is asked of."""
+    """Slot: `word`, whose opposite is the answer."""
     wording, word = rng.choice(OPPOSITE_WORDINGS), rng.choice(list(OPPOSITES))
     answer = OPPOSITES[word]
     other = rng.choice([x for x in OPPOSITES if OPPOSITES[x] != answer and x != answer])

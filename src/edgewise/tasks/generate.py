@@ -32,7 +32,7 @@ class CannotExpress(EdgewiseError):
 
 
 def make_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | None = None) -> Task:
-    """`n` pairs with different clean prompts, or as many as there are. The seed decides everything.
+    """Make `n` pairs with distinct clean prompts, or as many as there are; the same seed makes the same pairs.
 
     With an embedded model's tokenizer, only sentences that its training text does not contain are used.
 
@@ -43,7 +43,7 @@ def make_task(name: str, tokenizer: Any, n: int, seed: int = 0, context: int | N
             f"there is no task {name!r}; choose from {', '.join(TASKS)}, or give a .jsonl file"
         )
     if n < 1:
-        raise EdgewiseError(f"a task has at least one pair, not {n}")
+        raise EdgewiseError(f"`n` must be at least 1: a task has at least one pair, not {n}")
     check_fast(tokenizer)
     rng, skipped = Random(f"task {name} {seed}"), Skipped()
     draw = _DRAFTS[name]

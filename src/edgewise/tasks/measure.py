@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.results import Result
-from edgewise.measure.evaluation import evaluating
+from edgewise.measure.forward import eval_mode
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.tasks.generate import TASKS, CannotExpress, get_task
 from edgewise.tasks.pairs import Prompts, Task, score
@@ -167,7 +167,7 @@ def measure_task(
     check_fits(model, prompts)
     batch_size = max(1, _TOKENS_PER_BATCH // prompts.clean.shape[1])
     scores: dict[str, list[Tensor]] = {"clean": [], "corrupt": [], "likeliest": []}
-    with evaluating(model):
+    with eval_mode(model):
         for first in range(0, len(task.pairs), batch_size):
             batch = Prompts(*(x[first : first + batch_size] for x in prompts))
             for side, ids in (("clean", batch.clean), ("corrupt", batch.corrupt)):
