@@ -1,7 +1,7 @@
-"""The tables of docs/scaling.md: what each stage would cost from 124M to 70B parameters. Nothing is loaded or run.
+"""The tables of docs/research/2026-11-18-scaling.md: what each stage would cost from 124M to 70B parameters. Nothing is loaded or run.
 
     python benchmarks/scaling.py            # print them
-    python benchmarks/scaling.py --write    # and put them into docs/scaling.md, between its markers
+    python benchmarks/scaling.py --write    # and put them into docs/research/2026-11-18-scaling.md, between its markers
 
 Models are sizes only, written down below; no network is needed.
 """
@@ -50,7 +50,7 @@ CONTEXTS = (1024, 8192, 32_768, 131_072)
 RECIPE = RECIPES["pretrained"]
 TWO_CORES = ThisMachine(150e9)
 """Two cores of 75 GFLOP/s: the machine on which all measured figures of the documentation were taken."""
-DOCUMENT = Path(__file__).parent.parent / "docs/scaling.md"
+DOCUMENT = Path(__file__).parent.parent / "docs/research/2026-11-18-scaling.md"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -197,7 +197,7 @@ def other_stages(shapes: dict[str, Shape]) -> str:
 
 
 def measured(shapes: dict[str, Shape]) -> str:
-    """Against the figures of docs/posttraining.md, docs/circuits.md and docs/tracing.md."""
+    """Against the figures of docs/research/2026-11-18-post-training.md, docs/research/2026-11-18-circuits.md and docs/research/2026-11-18-tracing.md."""
     pocket, gpt2 = find_shape("pocket"), shapes["GPT-2"]
 
     def step(shape: Shape, T: int, distilled: bool) -> Work:
@@ -252,7 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/scaling.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/research/2026-11-18-scaling.md")
     shapes = {name: shape_of(config, name) for name, config in CONFIGS.items()}
     found = {name: make(shapes) for name, make in TABLES.items()}
     if not parser.parse_args().write:
@@ -267,7 +267,7 @@ def main() -> None:
             marked, lambda part, made=made: f"{part[1]}{made}\n{part[2]}", text, flags=re.DOTALL
         )
         if count != 1:
-            raise SystemExit(f"docs/scaling.md has {count} places for the table {name!r}")
+            raise SystemExit(f"docs/research/2026-11-18-scaling.md has {count} places for the table {name!r}")
     DOCUMENT.write_text(text)
 
 
