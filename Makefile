@@ -2,14 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install peers demo test test-slow lint page bench bench-attention bench-step bench-efficiency \
+.PHONY: help install peers demo test test-slow lint reference page bench bench-attention bench-step bench-efficiency \
 	bench-patching clean
 
 help:
 	@echo "make demo             run the main job on what is shipped, into runs/demo"
 	@echo "make test             run the tests (minutes)"
 	@echo "make test-slow        run those that take longer"
-	@echo "make lint             ruff and pyright"
+	@echo "make lint             ruff, pyright and the import contract"
+	@echo "make reference        write docs/reference.md from docstrings"
 	@echo "make bench            edgewise beside its rivals, into docs/benchmarks.md (some 20 minutes)"
 	@echo "make bench-attention  time and memory of gated attention against dense"
 	@echo "make bench-step       a step of gated training against a dense one"
@@ -39,6 +40,10 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+reference: install
+	$(BIN)/python docs/build_reference.py
 
 page:
 	cd report && npm ci && npm run build

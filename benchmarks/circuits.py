@@ -1,4 +1,4 @@
-"""The tables of docs/research/2026-11-18-circuits.md, and of the controls in docs/research/2026-11-18-post-training.md: three seeds, each with its controls.
+"""The tables of the research log about circuits and controls: three seeds, each with its controls.
 
     python benchmarks/circuits.py --tokens 2.5M          # hours on two cores; what is already in --out is not done again
     python benchmarks/circuits.py --analyse-only         # train nothing: whatever is there goes through the tasks

@@ -1,4 +1,4 @@
-"""The tables of docs/research/2026-11-18-scaling.md: what each stage would cost from 124M to 70B parameters. Nothing is loaded or run.
+"""The tables of docs/research/2026-11-18-scaling.md: what each stage would cost, 124M to 70B parameters, computed.
 
     python benchmarks/scaling.py            # print them
     python benchmarks/scaling.py --write    # and put them into docs/research/2026-11-18-scaling.md, between its markers
@@ -197,7 +197,7 @@ def other_stages(shapes: dict[str, Shape]) -> str:
 
 
 def measured(shapes: dict[str, Shape]) -> str:
-    """Against the figures of docs/research/2026-11-18-post-training.md, docs/research/2026-11-18-circuits.md and docs/research/2026-11-18-tracing.md."""
+    """Against the figures of the research log (post-training, circuits, tracing)."""
     pocket, gpt2 = find_shape("pocket"), shapes["GPT-2"]
 
     def step(shape: Shape, T: int, distilled: bool) -> Work:
