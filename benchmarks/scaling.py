@@ -252,7 +252,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/research/2026-11-18-scaling.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into docs/research/2026-11-18-scaling.md"
+    )
     shapes = {name: shape_of(config, name) for name, config in CONFIGS.items()}
     found = {name: make(shapes) for name, make in TABLES.items()}
     if not parser.parse_args().write:

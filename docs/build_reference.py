@@ -1,7 +1,7 @@
 """Write docs/reference.md, the reference of the public API, from signatures and docstrings.
 
-    python docs/build_reference.py           # write it
-    python docs/build_reference.py --check   # fail if it is not up to date (part of the tests)
+python docs/build_reference.py           # write it
+python docs/build_reference.py --check   # fail if it is not up to date (part of the tests)
 """
 
 import ast
@@ -60,7 +60,9 @@ def entry(name: str, thing: Any) -> str:
 def signature(function: Any) -> str:
     """Without annotations of the package's own long types, which the docstring explains."""
     shown = re.sub(r"<object object at 0x[0-9a-f]+>", "...", str(inspect.signature(function)))
-    shown = re.sub(r"\b(?:edgewise|transformers|torch|collections|pathlib|matplotlib)(?:\.\w+)*\.(\w+)", r"\1", shown)
+    shown = re.sub(
+        r"\b(?:edgewise|transformers|torch|collections|pathlib|matplotlib)(?:\.\w+)*\.(\w+)", r"\1", shown
+    )
     return re.sub(r"'([\w\[\], |.]+)'", r"\1", shown) if " -> '" in shown else shown
 
 
@@ -111,7 +113,12 @@ def methods(cls: type) -> list[str]:
 def text(docstring: str | None) -> str:
     """A docstring as Markdown: examples as code, arguments as a list."""
     plain = inspect.cleandoc(docstring or "")
-    plain = re.sub(r"((?:^>>> .*\n?)+)", lambda m: "```python\n" + m[1].rstrip("\n") + "\n```\n", plain, flags=re.MULTILINE)
+    plain = re.sub(
+        r"((?:^>>> .*\n?)+)",
+        lambda m: "```python\n" + m[1].rstrip("\n") + "\n```\n",
+        plain,
+        flags=re.MULTILINE,
+    )
     plain, _, arguments = plain.partition("Args:\n")
     items = re.sub(r"^    (\w+): ", r"- `\1`: ", arguments, flags=re.MULTILINE)
     items = re.sub(r"\n\s{8,}", " ", items)

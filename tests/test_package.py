@@ -23,15 +23,6 @@ def python(code: str, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_example_in_the_readme_runs(tmp_path):
-    readme = (ROOT / "README.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert len([line for line in example.splitlines() if line.strip()]) <= 12
-    out = python(example, tmp_path)
-    assert out.startswith("small - with")
-    assert (tmp_path / "runs/my-twin/twin.safetensors").is_file()
-
-
 def test_every_command_in_the_readme_exists():
     from edgewise.cli.main import COMMANDS
 

@@ -1,11 +1,10 @@
 """Edgewise: post-train a transformer until almost no attention edges remain, and read what is left.
 
 >>> import edgewise
->>> model, tokenizer = edgewise.load("pocket"), edgewise.load_tokenizer("pocket")
->>> twin = edgewise.gate(model, edgewise.GateConfig("relative", b=3.5))
->>> with edgewise.tap(twin) as activations:
-...     twin(**tokenizer("The opposite of \\" large \\" is \\"", return_tensors="pt"))
->>> activations.density
+>>> pair = edgewise.compare("pocket", "pocket-sparse")
+>>> pair.circuit("copy").plot()
+>>> pair.maps("copy").plot()
+>>> pair.report("runs/pocket")
 """
 
 from importlib import import_module
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from edgewise.circuits.config import CircuitConfig as CircuitConfig
     from edgewise.circuits.find import find_circuits as find_circuits
     from edgewise.circuits.result import CircuitResult as CircuitResult
+    from edgewise.comparison.comparison import Comparison as Comparison
+    from edgewise.comparison.comparison import compare as compare
     from edgewise.core.console import Display as Display
     from edgewise.core.errors import EdgewiseError as EdgewiseError
     from edgewise.flow.collect import collect_flow as collect_flow
@@ -79,6 +80,7 @@ _HOME = {
     "AttentionMaps": "maps.result",
     "CircuitConfig": "circuits.config",
     "CircuitResult": "circuits.result",
+    "Comparison": "comparison.comparison",
     "Display": "core.console",
     "EdgewiseError": "core.errors",
     "FeaturesConfig": "training.transcoder.config",
@@ -102,6 +104,7 @@ _HOME = {
     "TranscoderConfig": "training.transcoder.config",
     "collect_flow": "flow.collect",
     "collect_maps": "maps.collect",
+    "compare": "comparison.comparison",
     "describe_features": "training.transcoder.describe",
     "draw_circuit": "plots.circuit",
     "draw_curves": "plots.curves",

@@ -25,8 +25,8 @@ from edgewise.models.loaded import LoadedModels, Model, load_models
 from edgewise.plots.style import save_figure
 from edgewise.report.page import write_report
 from edgewise.tracing.config import TraceConfig
-from edgewise.tracing.result import Traces
 from edgewise.tracing.trace import trace
+from edgewise.tracing.traces import Traces
 
 R = TypeVar("R", bound=Result)
 
@@ -55,7 +55,9 @@ class Comparison:
 
     def flow(self, *prompts: str, **settings: Any) -> Flows:
         """Open attention edges on prompts. `settings`: fields of `FlowConfig`."""
-        return self._keep(self._numbered("flow"), collect_flow(self.models, FlowConfig(prompts, **settings)))
+        return self._keep(
+            self._numbered("flow"), collect_flow(self.models, FlowConfig(prompt=prompts, **settings))
+        )
 
     def trace(
         self, prompt: str, *, transcoders: Sequence[str | Path] | None = None, **settings: Any
