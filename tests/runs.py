@@ -1,9 +1,11 @@
 """Small runs of post-training: tiny models that read text of the pocket world, and what the runs leave behind."""
 
 import io
+import signal
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -12,9 +14,11 @@ from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import edgewise
-from edgewise.cli.main import main
+from edgewise.cli.flags import flags_of
+from edgewise.cli.main import COMMANDS, errors_in_one_line, main
 from edgewise.pocket import stream
-from edgewise.training.sparsify.run import Run
+from edgewise.training.callbacks import Callback
+from edgewise.training.trainer import Trainer
 
 CONTEXT, ROWS, STEPS = 32, 4, 6
 
@@ -54,17 +58,23 @@ def save_llama_and_text(place: Path) -> Path:
 
 
 def settings(out: Path, steps: int = STEPS, **others) -> edgewise.SparsifyConfig:
-    """A snapshot after every step."""
-    asked = {"batch_size": ROWS, "save_minutes": 0, "tokens": str(steps * ROWS * CONTEXT), **others}
-    return edgewise.SparsifyConfig(out=out, **asked)
+    """A snapshot after every step, and no picture: drawing takes as long as a small run."""
+    small = {"batch_size": ROWS, "save_minutes": 0, "tokens": str(steps * ROWS * CONTEXT), "plot": False}
+    return edgewise.SparsifyConfig(out=out, **{**small, **others})
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
     """Exit code, standard output, standard error of `edgewise ...`."""
+    return outcome(lambda: main([str(argument) for argument in arguments]))
+
+
+def outcome(call: Callable[[], object], name: str = "sparsify") -> tuple[int, str, str]:
+    """The same of a call of the library that the command `name` makes."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            main([str(argument) for argument in arguments])
+            with errors_in_one_line(flags_of(COMMANDS[name])):
+                call()
             code = 0
         except SystemExit as stop:
             code = int(stop.code or 0)
@@ -78,16 +88,20 @@ def said(err: str) -> str:
     return line
 
 
-def before_step(monkeypatch, number: int, do: Callable[[Run], object]) -> None:
-    """Let something happen in the middle of runs."""
-    step = Run.step
+class BeforeStep(Callback):
+    """Let something happen in the middle of a run: `action(run)` after so many steps."""
 
-    def watched(run: Run, *args):
-        if run.step_number == number:
-            do(run)
-        return step(run, *args)
+    def __init__(self, step: int, action: Callable[[Any], object]):
+        self.step, self.action = step, action
 
-    monkeypatch.setattr(Run, "step", watched)
+    def on_step_begin(self, trainer: Trainer) -> None:
+        if trainer.state.step == self.step:
+            self.action(trainer.run)
+
+
+def interrupt_at(step: int, number: int = signal.SIGINT) -> BeforeStep:
+    """Ctrl-C in the middle of a step; the run ends with the step after it."""
+    return BeforeStep(step, lambda run: signal.raise_signal(number))
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

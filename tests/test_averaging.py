@@ -2,36 +2,35 @@
 
 import json
 import math
-import signal
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import CONTEXT, ROWS, STEPS, before_step, save_llama_and_text, settings, weights
+from runs import CONTEXT, ROWS, STEPS, interrupt_at, save_llama_and_text, settings, weights
 from torch import nn
 
 import edgewise
+from edgewise.data import IGNORE
 from edgewise.measure.evaluation import measure
 from edgewise.training.averaging import Average
-from edgewise.training.sparsify import loop
+from edgewise.training.callbacks import Callback
+from edgewise.training.config import TrainerConfig
+from edgewise.training.data import training_data
 from edgewise.training.sparsify.objective import Multiplier
 from edgewise.training.sparsify.recipe import RECIPES, Recipe
-from edgewise.training.sparsify.run import Run
+from edgewise.training.sparsify.run import SparsifyRun
+from edgewise.training.trainer import take_step
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     return save_llama_and_text(tmp_path_factory.mktemp("place"))
-
-
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    monkeypatch.setattr(loop, "draw_run", lambda folder: None)
 
 
 def averaging(fraction: float) -> Recipe:
@@ -44,32 +43,42 @@ AVERAGE_OF_ALL = averaging(1.0)
 
 
 def sparsify(
-    place: Path, out: Path, recipe: Recipe | None = AVERAGE_OF_ALL, **others
+    place: Path,
+    out: Path,
+    *callbacks: Callback,
+    recipe: Recipe | None = AVERAGE_OF_ALL,
+    trainer=None,
+    **others,
 ) -> edgewise.SparsifyResult:
-    return edgewise.sparsify(place / "llama", place / "text.txt", settings(out, **others), recipe=recipe)
+    return edgewise.sparsify(
+        place / "llama",
+        place / "text.txt",
+        settings(out, **others),
+        recipe=recipe,
+        trainer=trainer,
+        callbacks=callbacks,
+    )
 
 
-def a_run(place: Path, out: Path, steps: int, recipe: Recipe = AVERAGE_OF_ALL, **others) -> Run:
+def a_run(place: Path, out: Path, steps: int, recipe: Recipe = AVERAGE_OF_ALL, **others) -> SparsifyRun:
     """The parts of a run, before its first step."""
     dense, tokenizer = edgewise.load(place / "llama"), edgewise.load_tokenizer(place / "llama")
     asked = settings(out, steps, **others)
-    data = loop.training_data("", place / "text.txt", asked, dense, tokenizer)
-    run = Run(dense, data, asked, Accelerator(cpu=True), recipe)
-    run.steps, run.target = steps, 0.0
+    data = training_data("", place / "text.txt", asked, dense, tokenizer)
+    run = SparsifyRun(dense, data, asked, Accelerator(cpu=True), recipe)
+    run.state.planned_steps, run.state.dense_ce = steps, 0.0
     return run
 
 
-def every_step(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
-    """The trained weights after each step, as they come."""
-    seen, step = [], Run.step
+class WeightsOfSteps(Callback):
+    """The trained weights after each step."""
 
-    def stepped(run, *args):
-        told = step(run, *args)
-        seen.append({name: p.detach().clone() for name, p in run.inner.named_parameters()})
-        return told
+    def __init__(self):
+        self.weights: list[dict[str, torch.Tensor]] = []
 
-    monkeypatch.setattr(Run, "step", stepped)
-    return seen
+    def on_step_end(self, trainer: Any, metrics: Any) -> None:
+        parameters = trainer.run.twin.inner.named_parameters()
+        self.weights.append({name: parameter.detach().clone() for name, parameter in parameters})
 
 
 # ------------------------------------------------------------------------------------------------------ the average
@@ -156,56 +165,54 @@ def test_what_batches_lose_is_averaged_over_the_steps_of_the_twin_and_no_fewer_t
 ):
     run, expected = a_run(place, tmp_path, 100, averaging(fraction)), 0.0
     for n in range(1, 15):
-        seen = run.step()
+        seen, _ = take_step(run)
         share = max(1 / n, 1 / over)
         expected = (1 - share) * expected + share * (seen.ce - seen.dense_ce)
-        assert run.multiplier.gap == pytest.approx(expected, abs=1e-9)
+        assert run.state.multiplier.gap == pytest.approx(expected, abs=1e-9)
 
 
-def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path, monkeypatch):
+def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path):
     """Whose steps are few has large ones, but never larger than the recipe's."""
-    recipe, loss_is_kept, update = AVERAGE_OF_ALL.multiplier, -1.0, Multiplier.update
-    monkeypatch.setattr(Multiplier, "update", lambda self, gap, *limits: update(self, loss_is_kept, *limits))
+    recipe = AVERAGE_OF_ALL.multiplier
     for steps in (STEPS, 1_000):
         run = a_run(place, tmp_path, steps)
-        before = run.multiplier.level
-        run.step()
+        run.state.multiplier.correction = -9.0  # the loss is kept
+        before = run.state.multiplier.level
+        take_step(run)
         assert recipe.max_change is not None
         expected = min(recipe.step_size, recipe.max_change / steps)
-        assert run.multiplier.level == pytest.approx(before * math.exp(expected))
+        assert run.state.multiplier.level == pytest.approx(before * math.exp(expected))
 
 
 # ---------------------------------------------------------------------------------------------------------- a run
 
 
 @pytest.mark.parametrize("attention_only", (False, True))
-def test_the_twin_is_the_average_of_the_steps_and_measured_as_such(
-    place, tmp_path, monkeypatch, attention_only
-):
-    seen = every_step(monkeypatch)
-    result = sparsify(place, tmp_path / "run", attention_only=attention_only)
+def test_the_twin_is_the_average_of_the_steps_and_measured_as_such(place, tmp_path, attention_only):
+    steps = WeightsOfSteps()
+    result = sparsify(place, tmp_path / "run", steps, attention_only=attention_only)
     saved = edgewise.load(tmp_path / "run")
     for name, parameter in saved.named_parameters():
-        mean = torch.stack([each[name] for each in seen]).mean(0)
+        mean = torch.stack([weights[name] for weights in steps.weights]).mean(0)
         torch.testing.assert_close(parameter.detach(), mean, rtol=0, atol=1e-6)
-    assert len(seen) == STEPS and not all(torch.equal(p, seen[-1][n]) for n, p in saved.named_parameters())
+    assert len(steps.weights) == STEPS
+    assert not all(torch.equal(p, steps.weights[-1][name]) for name, p in saved.named_parameters())
     tokenizer = edgewise.load_tokenizer(place / "llama")
-    data = loop.training_data("", place / "text.txt", settings(tmp_path), saved, tokenizer)
+    data = training_data("", place / "text.txt", settings(tmp_path), saved, tokenizer)
     assert measure(saved, data.held_out).ce == pytest.approx(result.summary["sparse_ce"], abs=1e-5)
 
 
-def test_a_small_models_twin_is_its_last_step(place, tmp_path, monkeypatch):
-    seen = every_step(monkeypatch)
-    sparsify(place, tmp_path / "run", recipe=None)
+def test_a_small_models_twin_is_its_last_step(place, tmp_path):
+    steps = WeightsOfSteps()
+    sparsify(place, tmp_path / "run", steps, recipe=None)
     for name, parameter in edgewise.load(tmp_path / "run").named_parameters():
-        assert torch.equal(parameter.detach(), seen[-1][name])
+        assert torch.equal(parameter.detach(), steps.weights[-1][name])
 
 
 def test_an_interrupted_run_ends_with_the_same_average(place, tmp_path):
     sparsify(place, tmp_path / "whole")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_step(patch, 2, lambda run: signal.raise_signal(signal.SIGINT))
-        sparsify(place, tmp_path / "half")
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, tmp_path / "half", interrupt_at(2))
     sparsify(place, tmp_path / "half", resume=True)
     whole, half = weights(tmp_path / "whole"), weights(tmp_path / "half")
     assert all(torch.equal(whole[name], half[name]) for name in whole)
@@ -219,43 +226,36 @@ def test_what_a_validation_finds_while_layers_are_alone_is_not_held_against_all_
     """Neither before the first step of all layers, nor after."""
     run = a_run(place, tmp_path, 8, layerwise_warmup=str(4 * ROWS * CONTEXT))
     assert run.layerwise_steps == 4
-    while run.step_number < 4:
-        run.step()
-        run.take_notice(run.validate(), dense_ce=-1.0)
-    assert run.multiplier.correction is None
-    run.multiplier.correct(9.0)
-    run.step()
-    assert run.multiplier.correction is None
-    checked = run.validate()
-    run.take_notice(checked, dense_ce=0.0)
-    assert run.multiplier.expected == pytest.approx(checked.ce)
+    while run.state.step < 4:
+        take_step(run)
+        run.correct_multiplier(run.measure_twin(), dense_ce=-1.0)
+    assert run.state.multiplier.correction is None
+    run.state.multiplier.correct(9.0)
+    take_step(run)
+    assert run.state.multiplier.correction is None
+    checked = run.measure_twin()
+    run.correct_multiplier(checked, dense_ce=0.0)
+    assert run.state.multiplier.expected == pytest.approx(checked.ce)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.0, 2), (0.25, STEPS * ROWS // 4), (1.0, None)])
-def test_a_validation_that_steers_reads_a_share_of_the_runs_tokens(place, tmp_path, monkeypatch, share, rows):
-    monkeypatch.setattr(loop, "_CHECK_TOKENS", 2 * CONTEXT)
-    monkeypatch.setattr(loop, "_CHECKED_SHARE", share)
-    asked, validate = [], Run.validate
-
-    def noting(run: Run, rows: int | None = None):
-        measured = validate(run, rows)
-        asked.append(measured.tokens)
-        return measured
-
-    monkeypatch.setattr(Run, "validate", noting)
-    sparsify(place, tmp_path / "out")
-    *on_the_way, last = asked
+def test_a_validation_that_steers_reads_a_share_of_the_runs_tokens(place, tmp_path, share, rows):
+    trainer = TrainerConfig(validation_tokens=2 * CONTEXT, validation_share=share)
+    result = sparsify(place, tmp_path / "out", trainer=trainer)
+    n_tokens = [line["held_out_tokens"] for line in result.log if "held_out_tokens" in line]
+    held_out = a_run(place, tmp_path, STEPS).data.held_out
+    n_held_out = int((held_out.targets != IGNORE).sum())
     if rows is not None:  # each predicts all its tokens but the first of a text
-        assert all((rows - 1) * CONTEXT < tokens <= rows * CONTEXT < last for tokens in on_the_way)
+        assert all((rows - 1) * CONTEXT < n <= rows * CONTEXT < n_held_out for n in n_tokens)
     else:
-        assert set(on_the_way) == {last}
+        assert set(n_tokens) == {n_held_out}
 
 
 def test_a_run_without_an_end_does_not_stand_still(place, tmp_path):
     """A density alone allows for a day of steps, over which nothing is to be spread."""
     run = a_run(place, tmp_path, 1_000_000)
-    run.step()
-    assert run.multiplier.speed >= 0.004 and run.recipe.optimizer.averaged_fraction * run.horizon <= 4000
+    take_step(run)
+    assert run.multiplier_speed >= 0.004 and run.recipe.optimizer.averaged_fraction * run.horizon <= 4000
 
 
 @pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
@@ -263,19 +263,18 @@ def test_adapters_are_averaged_before_they_are_merged(place, tmp_path):
     result = sparsify(place, tmp_path / "run", lora=2)
     saved = edgewise.load(tmp_path / "run")
     tokenizer = edgewise.load_tokenizer(place / "llama")
-    data = loop.training_data("", place / "text.txt", settings(tmp_path), saved, tokenizer)
+    data = training_data("", place / "text.txt", settings(tmp_path), saved, tokenizer)
     assert measure(saved, data.held_out).ce == pytest.approx(result.summary["sparse_ce"], abs=1e-5)
 
 
-def test_a_run_that_was_begun_without_an_average_begins_one(place, tmp_path, monkeypatch, capsys):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_step(patch, 2, lambda run: signal.raise_signal(signal.SIGINT))
-        sparsify(place, tmp_path / "run", recipe=RECIPES["small"], lr=1e-4)
-    seen = every_step(monkeypatch)
-    sparsify(place, tmp_path / "run", resume=True)
+def test_a_run_that_was_begun_without_an_average_begins_one(place, tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, tmp_path / "run", interrupt_at(2), recipe=RECIPES["small"], lr=1e-4)
+    steps = WeightsOfSteps()
+    sparsify(place, tmp_path / "run", steps, resume=True)
     assert "the recipe is another now" in capsys.readouterr().err
     for name, parameter in edgewise.load(tmp_path / "run").named_parameters():
-        mean = torch.stack([each[name] for each in seen]).mean(0)
+        mean = torch.stack([weights[name] for weights in steps.weights]).mean(0)
         torch.testing.assert_close(parameter.detach(), mean, rtol=0, atol=1e-6)
 
 

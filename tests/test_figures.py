@@ -30,7 +30,6 @@ from edgewise.core.text import visible
 from edgewise.flow.result import Flows
 from edgewise.plots.curves import draw_curves
 from edgewise.plots.flow import draw_flow
-from edgewise.plots.run import draw_run
 from edgewise.plots.style import (
     DENSE,
     FORMATS,
@@ -41,6 +40,7 @@ from edgewise.plots.style import (
     save_figure,
 )
 from edgewise.plots.wiring import draw_wiring
+from edgewise.training.sparsify.result import SparsifyResult
 
 # --------------------------------------------------------------------------------------------------- all of them
 
@@ -196,7 +196,7 @@ def test_a_run_is_drawn_in_all_formats_and_the_same_each_time(tmp_path):
         folder.mkdir()
         (folder / "log.jsonl").write_text("\n".join(json.dumps(line) for line in lines + checks))
         (folder / "summary.json").write_text(json.dumps(summary))
-        assert draw_run(folder) == folder / "run.png"
+        assert SparsifyResult.load(folder).save_figure(folder)[-1] == folder / "run.png"
     for format in FORMATS:
         first, second = ((folder / f"run.{format}").read_bytes() for folder in folders)
         assert first == second

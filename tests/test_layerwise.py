@@ -2,18 +2,20 @@
 
 import itertools
 import math
-import signal
 
 import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from runs import CONTEXT, ROWS, STEPS, before_step, farthest, save_host, save_text, settings, weights
+from runs import CONTEXT, ROWS, STEPS, farthest, interrupt_at, save_host, save_text, settings, weights
 
 import edgewise
+from edgewise.core.console import Display
 from edgewise.data import IGNORE, Batch, open_data
 from edgewise.gating.edge_gate import attention_modules, mode
 from edgewise.measure.evaluation import cross_entropy, run_model, vocabulary_of
+from edgewise.training.callbacks import Callback
+from edgewise.training.config import TrainerConfig
 from edgewise.training.sparsify import (
     controls,
     gradients,
@@ -22,11 +24,10 @@ from edgewise.training.sparsify import (
 from edgewise.training.sparsify import (
     sampled_softmax as words,
 )
-from edgewise.training.sparsify.console import Display
 from edgewise.training.sparsify.controls import train_masked
-from edgewise.training.sparsify.gradients import Gradients
 from edgewise.training.sparsify.objective import compare
-from edgewise.training.sparsify.run import Run
+from edgewise.training.sparsify.run import SparsifyRun
+from edgewise.training.trainer import take_step
 
 TOKENS = ROWS * CONTEXT
 KINDS = ("gpt2", "llama")
@@ -45,11 +46,17 @@ def rows_of(place, kind: str, n: int) -> Batch:
     return open_data(place / "text.txt", edgewise.load_tokenizer(place / kind), CONTEXT, seed=0).train.take(n)
 
 
-def a_run(place, kind: str = "gpt2", **others) -> Run:
+def a_run(place, kind: str = "gpt2", **others) -> SparsifyRun:
     data = open_data(place / "text.txt", edgewise.load_tokenizer(place / kind), CONTEXT, seed=0)
-    run = Run(edgewise.load(place / kind), data, settings(place / "unused", **others), Accelerator(cpu=True))
-    run.steps, run.target = STEPS, 0.0
+    run = SparsifyRun(
+        edgewise.load(place / kind), data, settings(place / "unused", **others), Accelerator(cpu=True)
+    )
+    run.state.planned_steps, run.state.dense_ce = STEPS, 0.0
     return run
+
+
+def gradient_terms(run: SparsifyRun, batch: Batch, is_layerwise: bool) -> torch.Tensor:  # -> [3]
+    return run.gradients.compute(batch, run.state.step, run.penalty, is_layerwise)
 
 
 # -------------------------------------------------------------------------------------------------- layers alone
@@ -79,85 +86,95 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
 def test_gradients_are_those_of_each_layers_own_loss(place, kind):
     run = a_run(place, kind, b=2.0)
     batch = run.data.train.take(ROWS)
-    run.density = 0.5
-    cost, _, density = run.compute_gradients(batch, is_layerwise=True).tolist()
-    found = {name: p.grad.clone() for name, p in run.inner.named_parameters() if p.grad is not None}
+    run.state.density = 0.5
+    cost, _, density = gradient_terms(run, batch, is_layerwise=True).tolist()
+    found = {name: p.grad.clone() for name, p in run.twin.inner.named_parameters() if p.grad is not None}
     assert found and all("attn" in name or "attention" in name for name in found)  # and nothing else
-    run.optimizer.zero_grad()
+    run.twin.optimizer.zero_grad()
     with torch.no_grad(), layerwise.recording(run.dense) as seen:
         run_model(run.dense, batch)
     asked = (batch.targets != IGNORE).sum()
     total, edges = torch.zeros(()), torch.zeros(())
-    with mode(run.inner, "deterministic"), edgewise.tap(run.inner) as tap:
+    with mode(run.twin.inner, "deterministic"), edgewise.tap(run.twin.inner) as tap:
         for module, passed, metric in zip(
-            attention_modules(run.inner), seen, run.gradients.metrics or [], strict=True
+            attention_modules(run.twin.inner), seen, run.gradients.metrics or [], strict=True
         ):
             error = module(*passed.arguments, **passed.named)[0] - passed.output
             total = total + torch.einsum("btd,de,bte->", error, metric, error) / 2 / asked
     edges = tap.expected_density.mean()
-    (total + run.pressure * edges).backward()
+    (total + run.penalty * edges).backward()
     assert cost == pytest.approx(total.item(), rel=1e-4) and density == pytest.approx(edges.item(), rel=1e-4)
-    for name, parameter in run.inner.named_parameters():
+    for name, parameter in run.twin.inner.named_parameters():
         if name in found:
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
 
 
 def test_open_gates_cost_nothing(place):
     run = a_run(place, b=30.0)
-    run.compute_gradients(run.data.train.take(ROWS), is_layerwise=True)
-    assert run.compute_gradients(run.data.train.take(ROWS), is_layerwise=True)[0].item() < 1e-8
+    gradient_terms(run, run.data.train.take(ROWS), is_layerwise=True)
+    assert gradient_terms(run, run.data.train.take(ROWS), is_layerwise=True)[0].item() < 1e-8
 
 
-def test_a_run_begins_alone_and_goes_on_together(place, tmp_path, monkeypatch):
-    kinds = []
-    together, by_itself = Gradients._backward_together, Gradients._backward_layerwise
-    monkeypatch.setattr(Gradients, "_backward_together", lambda *a: kinds.append("together") or together(*a))
-    monkeypatch.setattr(Gradients, "_backward_layerwise", lambda *a: kinds.append("alone") or by_itself(*a))
-    monkeypatch.setattr(Run, "measure_step", lambda run, is_layerwise=False: 0.1)
+class Kinds(Callback):
+    """Which steps were layer-wise: their metrics have no loss of the dense model."""
+
+    def __init__(self):
+        self.of_steps: list[str] = []
+
+    def on_step_end(self, trainer, metrics):
+        self.of_steps.append("together" if metrics.dense_ce else "alone")
+
+
+def test_a_run_begins_alone_and_goes_on_together(place, tmp_path):
+    kinds = Kinds()
     result = edgewise.sparsify(
-        place / "gpt2", place / "text.txt", settings(tmp_path, layerwise_warmup=str(2 * TOKENS), b=3.0)
+        place / "gpt2",
+        place / "text.txt",
+        settings(tmp_path, layerwise_warmup=str(2 * TOKENS), b=3.0),
+        trainer=TrainerConfig(seconds_per_step=0.1),
+        callbacks=[kinds],
     )
-    assert kinds == ["alone"] * 2 + ["together"] * (STEPS - 2)
+    assert kinds.of_steps == ["alone"] * 2 + ["together"] * (STEPS - 2)
     assert result.summary["steps"] == STEPS
 
 
 def test_together_begins_afresh(place):
     """Most weights get their first gradient then, the others one of another size: rates warm up again, from no moments."""
     run = a_run(place, layerwise_warmup=str(20 * TOKENS), b=3.0)
-    run.steps = 1000
+    run.state.planned_steps = 1000
     rates = []
     for _ in range(22):
-        run.step()
-        rates.append(run.optimizer.param_groups[0]["lr"])
+        take_step(run)
+        rates.append(run.twin.optimizer.param_groups[0]["lr"])
     assert rates[20] == rates[0] < rates[1] == rates[21] < rates[19]
-    assert {int(state["step"]) for state in run.optimizer.state.values()} == {2}
+    assert {int(state["step"]) for state in run.twin.optimizer.state.values()} == {2}
     assert (
-        run.multiplier.beta >= run.recipe.multiplier.initial * run.config.loss_tolerance
+        run.state.multiplier.beta >= run.recipe.multiplier.initial * run.config.loss_tolerance
     )  # held from here on
 
 
 def test_layers_alone_may_yield(place):
     """The estimate means nothing far beyond the tolerance, so no pressure is held against it, no offset is forced."""
     run = a_run(place, layerwise_warmup=str(40 * TOKENS), b=1.0)
-    run.steps = 2000
+    run.state.planned_steps = 2000
     for _ in range(40):
-        seen = run.step()
+        seen, _ = take_step(run)
         if seen.ce < run.config.loss_tolerance:
             break
-        assert run.multiplier.beta < run.recipe.multiplier.initial * run.config.loss_tolerance
-    assert run.step_number > 3
-    assert max(gate.b.max().item() for gate in run.gradients.gates) > 0.99
+        assert run.state.multiplier.beta < run.recipe.multiplier.initial * run.config.loss_tolerance
+    assert run.state.step > 3
+    assert max(gate.b.max().item() for gate in run.twin.gates) > 0.99
 
 
 def test_the_dense_model_reads_each_row_once(place):
     """While layers alone go over the same rows several times; layers together do not."""
     run, read = a_run(place, layerwise_warmup=str((layerwise.UPDATES + 1) * TOKENS)), []
-    run.dense.base_model.register_forward_hook(lambda module, arguments, out: read.append(run.step_number))
-    run.step()
+    run.dense.base_model.register_forward_hook(lambda module, arguments, out: read.append(run.state.step))
+    take_step(run)
     read.clear()  # and of what the metric was made from
     taken = [run.data.train.state_dict()]
     for _ in range(layerwise.UPDATES + 1):
-        run.step()
+        take_step(run)
         taken.append(run.data.train.state_dict())
     assert read == [layerwise.UPDATES, layerwise.UPDATES + 1]
     assert [a == b for a, b in itertools.pairwise(taken)] == [True] * (layerwise.UPDATES - 1) + [False] * 2
@@ -168,9 +185,9 @@ def test_resuming_is_exact(place, tmp_path, at):
     """In the middle of going over the same rows, too."""
     asked = {"layerwise_warmup": str(5 * TOKENS), "lora": None}
     edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "whole", **asked))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_step(patch, at, lambda run: signal.raise_signal(signal.SIGINT))
-        edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "half", **asked))
+    with pytest.raises(KeyboardInterrupt):
+        half = settings(tmp_path / "half", **asked)
+        edgewise.sparsify(place / "gpt2", place / "text.txt", half, callbacks=[interrupt_at(at)])
     edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "half", **asked, resume=True))
     assert farthest(weights(tmp_path / "whole"), weights(tmp_path / "half")) == 0.0
 
@@ -251,7 +268,7 @@ def test_a_step_over_the_words_that_matter(place, few_words, others):
         pytest.importorskip("peft")
     run = a_run(place, "llama", b=2.0, **others)
     batch = run.data.train.take(ROWS)
-    ce, dense_ce, _ = run.compute_gradients(batch, is_layerwise=False).tolist()
+    ce, dense_ce, _ = gradient_terms(run, batch, is_layerwise=False).tolist()
     assert run.gradients.likely is not None
     chosen, counted = run.gradients.words(batch, 0)
     assert chosen is not None
@@ -259,7 +276,7 @@ def test_a_step_over_the_words_that_matter(place, few_words, others):
         logits = run_model(run.dense, batch)[..., chosen.which] + chosen.raised
     expected = F.cross_entropy(logits.flatten(0, 1), counted.targets.flatten(), ignore_index=IGNORE)
     assert dense_ce == pytest.approx(expected.item(), rel=1e-5) and ce != dense_ce
-    assert any(p.grad is not None for p in run.inner.parameters())
+    assert any(p.grad is not None for p in run.twin.inner.parameters())
     again, _ = run.gradients.words(batch, 0)
     later, _ = run.gradients.words(batch, 1)
     assert again is not None and later is not None
@@ -289,7 +306,7 @@ def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, ot
     run = a_run(place, "llama", b=2.0, **others)
     began = run.data.train.state_dict()
     for _ in range(2):
-        run.step()
+        take_step(run)
     run.data.train.load_state_dict(began)
     widths: list[int] = []
 
@@ -298,7 +315,7 @@ def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, ot
         return compare(logits, dense, targets)
 
     monkeypatch.setattr(controls, "compare", comparing)
-    train_masked(run, lambda layer, weights: torch.ones_like(weights), Display(False), None)
+    train_masked(run, lambda layer, weights: torch.ones_like(weights), Display(quiet=True), None)
     half = len(asked) // 2
     assert all(torch.equal(a, b) for a, b in zip(asked[:half], asked[half:], strict=True))
     assert widths == [len(which) for which in asked[half:] for _ in range(2)]
@@ -311,5 +328,5 @@ def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, ot
 
     monkeypatch.setattr(controls, "cross_entropy", fitting)
     run.data.train.load_state_dict(began)
-    train_masked(run, None, Display(False), None)  # the dense model, from the text
+    train_masked(run, None, Display(quiet=True), None)  # the dense model, from the text
     assert [width for width, _ in shapes] == widths[::2] and all(target < width for width, target in shapes)

@@ -10,12 +10,12 @@ from runs import save_host, save_text, settings
 from torch import Tensor
 
 import edgewise
+from edgewise.core.console import Display
 from edgewise.data import Batch, open_data
 from edgewise.gating.config import GateConfig
 from edgewise.gating.edge_gate import EdgeGate, HeadShape, gates_of
 from edgewise.kernels.equations import GateSpec, reference
 from edgewise.training.sparsify import null_value as rest
-from edgewise.training.sparsify.console import Display
 from edgewise.training.sparsify.controls import (
     TOP_K,
     control_folder,
@@ -25,8 +25,9 @@ from edgewise.training.sparsify.controls import (
 )
 from edgewise.training.sparsify.parameters import parameter_groups
 from edgewise.training.sparsify.recipe import RECIPES, SMALL_PARAMETERS, choose_recipe
-from edgewise.training.sparsify.run import Run
+from edgewise.training.sparsify.run import SparsifyRun
 from edgewise.training.sparsify.summary import summarize
+from edgewise.training.trainer import take_step
 
 HEADS, KV_HEADS, WIDTH, T = 4, 2, 6, 9
 SHAPE = HeadShape(HEADS, KV_HEADS, WIDTH)
@@ -162,11 +163,11 @@ def place(tmp_path_factory):
     return place
 
 
-def a_run(place, recipe: str | None = None, **others) -> Run:
+def a_run(place, recipe: str | None = None, **others) -> SparsifyRun:
     data = open_data(place / "text.txt", edgewise.load_tokenizer(place / "llama"), 32, seed=0)
     config = settings(place / "unused", recipe=recipe, **others)
-    run = Run(edgewise.load(place / "llama"), data, config, Accelerator(cpu=True))
-    run.steps = 6
+    run = SparsifyRun(edgewise.load(place / "llama"), data, config, Accelerator(cpu=True))
+    run.state.planned_steps = 6
     return run
 
 
@@ -213,20 +214,20 @@ def test_small_models_and_the_papers_recipe_go_without(place):
 )
 def test_it_is_trained_with_the_weights_and_at_their_rate(place, others):
     run = a_run(place, "pretrained", **others)
-    before = [gate.null_value.clone() for gate in run.gradients.gates if gate.null_value is not None]
+    before = [gate.null_value.clone() for gate in run.twin.gates if gate.null_value is not None]
     assert len(before) == 2 and all(each.any() for each in before)
     weights, thresholds = parameter_groups(run.model)
-    assert {id(gate.null_value) for gate in run.gradients.gates} <= {id(p) for p in weights}
-    assert {id(gate.b) for gate in run.gradients.gates} == {id(p) for p in thresholds}
+    assert {id(gate.null_value) for gate in run.twin.gates} <= {id(p) for p in weights}
+    assert {id(gate.b) for gate in run.twin.gates} == {id(p) for p in thresholds}
     for _ in range(2):
-        run.step()
-    measured = run.validate()
-    twin = run.twin().twin
+        take_step(run)
+    measured = run.measure_twin()
+    twin = run.finish().model
     told = summarize(run, "llama", measured, measured, twin.state_dict(), "all steps done")
     assert torch.tensor(told["b_per_head"]).shape == (2, 4)
     for gate, old in zip(gates_of(twin), before, strict=True):
         assert gate.null_value is not None and (gate.null_value != old).any()
-        assert (gate.null_value - old).abs().max() < 20 * run.rates[
+        assert (gate.null_value - old).abs().max() < 20 * run.learning_rates[
             0
         ]  # a threshold's would be many times larger
 
@@ -247,12 +248,12 @@ def test_a_run_that_was_begun_without_one_goes_on_without(place, tmp_path):
 def test_controls_have_one_too(place):
     """Or they would be worse for another reason than their mask."""
     run = a_run(place, "pretrained")
-    run.step()
+    take_step(run)
 
     def nothing(layer: int, weights: Tensor) -> Tensor:
         return torch.zeros_like(weights)
 
-    model = train_masked(run, nothing, Display(False), run.mean_unattended(nothing))
+    model = train_masked(run, nothing, Display(quiet=True), run.mean_unattended(nothing))
     assert all(gate.null_value is not None and gate.null_value.any() for gate in gates_of(model))
     held_out = run.data.held_out
     with_it = measure_masked(model, nothing, held_out)["ce"]

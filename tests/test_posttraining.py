@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +25,11 @@ from runs import (
     CONTEXT,
     ROWS,
     STEPS,
-    before_step,
+    BeforeStep,
     command,
     farthest,
+    interrupt_at,
+    outcome,
     said,
     save_host,
     save_text,
@@ -38,16 +41,18 @@ from safetensors.torch import load_file
 from torch import nn
 
 import edgewise
+from edgewise.core.console import Display
 from edgewise.data import IGNORE, Batch, embedded_data, open_data
 from edgewise.measure.forward import sequences_per_pass
 from edgewise.measure.loss import cross_entropy, measure
 from edgewise.models.registry import embedded_models
-from edgewise.plots.run import draw_run
 from edgewise.pocket import evaluate as pocket_evaluate
-from edgewise.training import clock
-from edgewise.training.snapshot import newest_whole
-from edgewise.training.sparsify import loop, objective
-from edgewise.training.sparsify.console import Display
+from edgewise.training.callbacks import Callback
+from edgewise.training.config import TrainerConfig
+from edgewise.training.data import training_data
+from edgewise.training.snapshot import newest_intact
+from edgewise.training.sparsify import objective
+from edgewise.training.sparsify.console import print_result
 from edgewise.training.sparsify.controls import (
     TOP_K,
     control_folder,
@@ -57,7 +62,10 @@ from edgewise.training.sparsify.controls import (
 )
 from edgewise.training.sparsify.objective import Multiplier, compare, least_pressure, let_go
 from edgewise.training.sparsify.recipe import RECIPES
-from edgewise.training.sparsify.run import Run
+from edgewise.training.sparsify.result import SparsifyResult
+from edgewise.training.sparsify.run import SparsifyRun
+from edgewise.training.sparsify.timing import measure_step
+from edgewise.training.trainer import take_step
 
 
 @pytest.fixture(scope="module")
@@ -70,42 +78,38 @@ def place(tmp_path_factory) -> Path:
     return place
 
 
-def sparsify(place: Path, out: Path, model: str = "gpt2", **others) -> edgewise.SparsifyResult:
-    return edgewise.sparsify(place / model, place / "text.txt", settings(out, **others))
+def sparsify(
+    place: Path, out: Path, model: str = "gpt2", callbacks=(), trainer=None, **others
+) -> edgewise.SparsifyResult:
+    config = settings(out, **others)
+    return edgewise.sparsify(place / model, place / "text.txt", config, callbacks=callbacks, trainer=trainer)
 
 
 def sparsify_command(place: Path, out: Path, *others: object) -> tuple[int, str, str]:
     """A run of the same settings on the command line."""
-    tokens = STEPS * ROWS * CONTEXT
-    fixed = [
-        "--data",
-        place / "text.txt",
-        "--batch-size",
-        ROWS,
-        "--tokens",
-        tokens,
-        "--save-minutes",
-        0,
-        "--out",
-        out,
-    ]
-    return command("sparsify", place / "gpt2", *fixed, *others)
+    fixed = {
+        "--data": place / "text.txt",
+        "--batch-size": ROWS,
+        "--tokens": STEPS * ROWS * CONTEXT,
+        "--save-minutes": 0,
+    }
+    flags = [word for flag, value in {**fixed, "--out": out}.items() for word in (flag, value)]
+    return command("sparsify", place / "gpt2", *flags, "--no-plot", *others)
 
 
 @pytest.fixture(scope="module")
 def whole(place, tmp_path_factory) -> dict[str, edgewise.SparsifyResult]:
     """Uninterrupted runs."""
     out = tmp_path_factory.mktemp("whole")
-    return {recipe: sparsify(place, out / recipe, recipe=recipe) for recipe in ("small", "paper")}
+    return {recipe: sparsify(place, out / recipe, recipe=recipe, plot=True) for recipe in ("small", "paper")}
 
 
 @pytest.fixture(scope="module")
 def stopped(place, tmp_path_factory) -> Path:
     """A run that was interrupted after three of its steps."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
-        sparsify(place, out)
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, out, callbacks=[interrupt_at(1)])
     assert snapshot_names(out) == ["step-000000002", "step-000000003"]
     return out
 
@@ -116,18 +120,12 @@ def half(stopped, tmp_path) -> Path:
     return shutil.copytree(stopped, tmp_path / "half")
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    """Drawing takes as long as a small run. The fixtures' runs above are drawn."""
-    monkeypatch.setattr(loop, "draw_run", lambda folder: None)
-
-
-def a_run(place: Path, model: str = "gpt2", **others) -> Run:
+def a_run(place: Path, model: str = "gpt2", **others) -> SparsifyRun:
     """The parts of a run, before its first step."""
     dense, tokenizer = edgewise.load(place / model), edgewise.load_tokenizer(place / model)
     data = open_data(place / "text.txt", tokenizer, CONTEXT, seed=0)
-    run = Run(dense, data, settings(Path("unused"), **others), Accelerator(cpu=True))
-    run.steps, run.target = STEPS, 0.0
+    run = SparsifyRun(dense, data, settings(Path("unused"), **others), Accelerator(cpu=True))
+    run.state.planned_steps, run.state.dense_ce = STEPS, 0.0
     return run
 
 
@@ -185,9 +183,8 @@ def test_a_run_killed_in_a_step_and_while_saving_ends_where_it_would_have(place,
 )
 def test_interrupted_it_saves_says_how_to_go_on_and_goes_on(place, tmp_path, whole, number, recipe):
     out, handler = tmp_path / "run", signal.getsignal(signal.SIGINT)  # in the background it is ignored
-    with pytest.MonkeyPatch.context() as patch:
-        before_step(patch, 3, lambda run: signal.raise_signal(number))
-        code, _, err = sparsify_command(place, out, "--recipe", recipe)
+    callbacks = [interrupt_at(3, number)]
+    code, _, err = outcome(lambda: sparsify(place, out, recipe=recipe, callbacks=callbacks))
     assert (
         code == 130 and f"stopped at step 5 of {STEPS}" in said(err) and f"--resume --out {out}" in said(err)
     )
@@ -204,9 +201,7 @@ def test_a_second_ctrl_c_stops_at_once(place, tmp_path):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.MonkeyPatch.context() as patch:
-        before_step(patch, 2, twice)
-        code, _, err = sparsify_command(place, tmp_path)
+    code, _, err = outcome(lambda: sparsify(place, tmp_path, callbacks=[BeforeStep(2, twice)]))
     assert code == 130 and "Traceback" not in err
     assert snapshot_names(tmp_path) == ["step-000000001", "step-000000002"]
 
@@ -215,29 +210,28 @@ def test_a_second_ctrl_c_stops_at_once(place, tmp_path):
 def test_a_full_disk_leaves_the_snapshot_before(place, tmp_path, whole, room):
     """Without room for the weights, and with room for them but not for the optimizer."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with pytest.MonkeyPatch.context() as patch:
-        before_step(patch, 3, lambda run: resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard)))
-        try:
-            code, _, err = sparsify_command(place, tmp_path)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    fill_disk = BeforeStep(3, lambda run: resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard)))
+    try:
+        code, _, err = outcome(lambda: sparsify(place, tmp_path, callbacks=[fill_disk]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert code == 2 and "the snapshot could not be written" in said(err)
-    assert "step-000000003 is whole" in said(err) and "--resume" in said(err)
+    assert "step-000000003 is intact" in said(err) and "--resume" in said(err)
     assert snapshot_names(tmp_path) == ["step-000000002", "step-000000003"]
     assert sparsify_command(place, tmp_path, "--resume")[0] == 0
     assert farthest(weights(tmp_path), weights(whole["small"].folder)) == 0
 
 
-def test_a_twin_or_log_that_cannot_be_written_is_one_line_too(place, half, whole, monkeypatch):
-    def no_room(*args):
+def test_a_twin_or_log_that_cannot_be_written_is_one_line_too(place, half, whole):
+    def no_room(*args, **named):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "save", no_room)
-        code, _, err = sparsify_command(place, half, "--resume")
-    assert code == 2 and "the twin could not be written: the disk is full; step-000000006 is whole" in said(
-        err
-    )
+    def fill_disk(run):
+        run.twin.inner.save_pretrained = no_room
+
+    code, _, err = outcome(lambda: sparsify(place, half, resume=True, callbacks=[BeforeStep(5, fill_disk)]))
+    line = "the twin could not be written: the disk is full; step-000000006 is intact"
+    assert code == 2 and line in said(err)
     assert sparsify_command(place, half, "--resume")[0] == 0
     assert farthest(weights(half), weights(whole["small"].folder)) == 0
     (half / "file").touch()
@@ -247,7 +241,7 @@ def test_a_twin_or_log_that_cannot_be_written_is_one_line_too(place, half, whole
 DAMAGES = {
     "truncated": ("model.safetensors", lambda data: data[:1000]),
     "one bit": ("optimizer.bin", lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]),
-    "another step": ("position.json", lambda data: data.replace(b'"step": 3', b'"step": 4')),
+    "another step": ("state.json", lambda data: data.replace(b'"step": 3', b'"step": 4')),
     "no list": ("files.json", lambda data: b""),
     "gone": ("model.safetensors", None),
     "list gone": ("files.json", None),
@@ -263,10 +257,10 @@ def test_damage_to_a_snapshot_is_noticed(half, kind):
     file, change = DAMAGES[kind]
     newest = half / "snapshots" / "step-000000003"
     said_of_it: list[str] = []
-    assert newest_whole(half / "snapshots", said_of_it.append)[0] == newest and not said_of_it
+    assert newest_intact(half / "snapshots", said_of_it.append)[0] == newest and not said_of_it
     damage(newest / file, change)
-    found, position = newest_whole(half / "snapshots", said_of_it.append)
-    assert found.name == "step-000000002" and position["step"] == 2
+    found, content = newest_intact(half / "snapshots", said_of_it.append)
+    assert found.name == "step-000000002" and content["state"]["step"] == 2
     assert len(said_of_it) == 1 and "step-000000003 is damaged" in said_of_it[0]
 
 
@@ -282,7 +276,7 @@ def test_without_a_whole_snapshot_there_is_one_clear_error(place, half):
     for path in (half / "snapshots").iterdir():
         damage(path / "optimizer.bin", None)
     code, _, err = sparsify_command(place, half, "--resume")
-    assert code == 2 and "holds no whole snapshot" in said(err)
+    assert code == 2 and "holds no intact snapshot" in said(err)
 
 
 def test_a_run_is_resumed_with_its_own_settings(place, half):
@@ -315,9 +309,8 @@ def test_a_run_is_resumed_with_its_own_settings(place, half):
 
 def test_a_run_with_its_own_held_out_text_is_resumed_with_it(place, tmp_path):
     held_out = save_text(tmp_path / "held-out.txt", rows=5)
-    with pytest.MonkeyPatch.context() as patch:
-        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
-        assert sparsify_command(place, tmp_path / "run", "--valid", held_out)[0] == 130
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, tmp_path / "run", valid=(str(held_out),), callbacks=[interrupt_at(1)])
     assert sparsify_command(place, tmp_path / "run", "--valid", held_out, "--resume")[0] == 0
     code, _, err = sparsify_command(place, tmp_path / "run", "--valid", place / "text.txt", "--resume")
     assert code == 2 and "resume it without --valid" in said(err)
@@ -340,18 +333,19 @@ def test_a_run_goes_on_with_another_margin(place, half):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_limit_that_was_not_kept_comes_with_a_way_to_keep_it(whole, kept, capsys):
-    found = {**whole["small"].summary, "delta_ce": 0.02, "tolerance": 0.03 if kept else 0.01}
-    Display(True).result(found, Path("runs/it"))
+    summary = {**whole["small"].summary, "delta_ce": 0.02, "tolerance": 0.03 if kept else 0.01}
+    print_result(Display(), SparsifyResult(summary, Path("runs/it")))
     err = capsys.readouterr().err
-    assert ("NOT kept" in err) == ("--resume --out runs/it" in " ".join(err.split())) == (not kept)
+    assert ("NOT kept" in err) == ("resume the run in runs/it" in " ".join(err.split())) == (not kept)
 
 
-def test_time_up_ends_a_run_with_a_check(place, tmp_path, monkeypatch):
+def test_time_up_ends_a_run_with_a_validation(place, tmp_path):
     assert sparsify(place, tmp_path, tokens=None, minutes=1e-9).summary["steps"] == 1
     # so much slower than measured that time is up before it would have been checked
-    monkeypatch.setattr(Run, "measure_step", lambda run: 1e-6)
-    result = sparsify(place, tmp_path / "slow", tokens=None, minutes=0.001)
-    assert result.summary["stopped"] == "time is up" and draw_run(result.folder).stat().st_size > 10_000
+    slow = TrainerConfig(seconds_per_step=1e-6)
+    result = sparsify(place, tmp_path / "slow", tokens=None, minutes=0.001, trainer=slow)
+    assert result.summary["stopped"] == "time is up"
+    assert result.save_figure(result.folder)[-1].stat().st_size > 10_000
 
 
 def test_a_density_ends_a_run(place, tmp_path):
@@ -359,14 +353,23 @@ def test_a_density_ends_a_run(place, tmp_path):
     assert result.summary["steps"] == 1 and result.summary["stopped"] == "density 0.999 reached"
 
 
-def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path, monkeypatch):
+class LossTooHigh(Callback):
+    """Every step and every validation finds the twin's loss far above the dense model's."""
+
+    def on_begin(self, trainer: Any) -> None:
+        trainer.run.validation_text = trainer.run.validation_text._replace(dense_ce=-9.0)
+
+    def on_step_begin(self, trainer: Any) -> None:
+        trainer.state.multiplier.correction = 1.0
+
+
+def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path):
     """The multiplier, held for most of a run, is let go: by its largest change in every step that the loss is too high."""
-    recipe, tolerance, update, validate = RECIPES["small"], 0.01, Multiplier.update, Run.validate
-    monkeypatch.setattr(Multiplier, "update", lambda self, gap, *limits: update(self, gap + 1.0, *limits))
-    monkeypatch.setattr(Run, "validate", lambda run, rows=None: replace(validate(run, rows), ce=9.0))
+    recipe, tolerance = RECIPES["small"], 0.01
     betas = {}
     for density in (None, 0.999):
-        sparsify(place, tmp_path / str(density), density=density, tolerance=tolerance, b=1.0)
+        out, asked = tmp_path / str(density), {"density": density, "tolerance": tolerance, "b": 1.0}
+        sparsify(place, out, callbacks=[LossTooHigh()], **asked)
         log = [json.loads(line) for line in (tmp_path / str(density) / "log.jsonl").read_text().splitlines()]
         betas[density] = {
             row["step"]: row["beta"] for row in log if row["step"] <= recipe.multiplier.hold_fraction * STEPS
@@ -409,10 +412,10 @@ def test_wrong_beginnings_are_refused_in_one_line(place, half, tmp_path, whole):
         "holds a run already": (host, "--out", half),
         "holds no run to resume": (host, *with_data, "--resume"),
         "is a file; give a folder": (host, "--out", tmp_path / "file"),
-        "holds a dense model's weights": (host, *with_data, "--out", place / "gpt2"),
+        "holds other weights, model.safetensors": (host, *with_data, "--out", place / "gpt2"),
         "is a sparse twin already": (twin, *with_data),
         "brings no text of its own; give --data": (host, "--out", tmp_path / "new"),
-        "pocket's own text has rows of 128": ("pocket", "--context", 64, "--out", tmp_path / "new"),
+        "pocket's own text has sequences of 128": ("pocket", "--context", 64, "--out", tmp_path / "new"),
         "--context 64 is longer than the model's own context, 32": (host, *with_data, "--context", 64),
         f"is less than one step of {ROWS * CONTEXT} tokens": (host, *with_data, "--tokens", 100),
         "'many' is no number of tokens": (host, *with_data, "--tokens", "many"),
@@ -451,13 +454,11 @@ def test_a_model_without_a_name_needs_a_tokenizer(place, tmp_path):
 # ----------------------------------------------------------------------------------------------------- divergence
 
 
-def test_weights_that_are_not_numbers_stop_a_run_and_never_reach_the_disk(place, tmp_path, monkeypatch):
+def test_weights_that_are_not_numbers_stop_a_run_and_never_reach_the_disk(place, tmp_path):
     def poison(run):
         next(run.model.parameters()).data.fill_(math.nan)
 
-    with monkeypatch.context() as patch:
-        before_step(patch, 4, poison)
-        code, _, err = sparsify_command(place, tmp_path)
+    code, _, err = outcome(lambda: sparsify(place, tmp_path, callbacks=[BeforeStep(4, poison)]))
     assert code == 2 and "stopped at step 4" in said(err) and "step-000000004" in said(err)
     assert "--resume --lr 0.0003" in said(err)
     for path in (tmp_path / "snapshots").iterdir():
@@ -484,13 +485,13 @@ def test_a_gradient_in_parts_is_the_same(place, tmp_path):
 
 def test_measuring_a_step_changes_nothing(place):
     runs = [a_run(place), a_run(place)]
-    runs[0].measure_step()
+    measure_step(runs[0])
     for _ in range(3):
-        runs[1].measure_step()
+        measure_step(runs[1])
     for run in runs:
         for _ in range(3):
-            run.step()
-    assert farthest(runs[0].inner.state_dict(), runs[1].inner.state_dict()) == 0
+            take_step(run)
+    assert farthest(runs[0].twin.inner.state_dict(), runs[1].twin.inner.state_dict()) == 0
     assert runs[0].data.train.state_dict() == runs[1].data.train.state_dict()
 
 
@@ -512,28 +513,27 @@ def test_lora_trains_adapters_and_merges_them(place):
     run = a_run(place, lora=4)
     dense = run.dense.state_dict()
     for _ in range(3):
-        run.step()
+        take_step(run)
     base = {
         k.replace("base_model.model.", "").replace("base_layer.", ""): v
-        for k, v in run.inner.state_dict().items()
+        for k, v in run.twin.inner.state_dict().items()
     }
     assert all(torch.equal(base[key], dense[key]) for key in dense)
     assert any((v != 0).any() for k, v in base.items() if "lora_B" in k)
-    assert any((gate.b != run.gate.b).any() for gate in run.gradients.gates)
+    assert any((gate.b != run.gate.b).any() for gate in run.twin.gates)
     ids = run.data.held_out.ids[:2]
     with torch.no_grad():
-        unmerged = run.inner.eval()(input_ids=ids).logits
+        unmerged = run.twin.inner.eval()(input_ids=ids).logits
         assert not torch.allclose(unmerged, run.dense(input_ids=ids).logits, atol=1e-3)
-        twin = run.twin().twin
+        twin = run.finish().model
         assert torch.allclose(twin(input_ids=ids).logits, unmerged, atol=1e-5)
     assert not [key for key in twin.state_dict() if "lora" in key]
 
 
 def test_a_lora_twin_is_saved_whole_and_its_run_can_be_resumed(place, tmp_path):
     whole = sparsify(place, tmp_path / "whole", lora=4)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
-        sparsify(place, tmp_path / "run", lora=4)
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, tmp_path / "run", lora=4, callbacks=[interrupt_at(1)])
     resumed = sparsify(place, tmp_path / "run", lora=4, resume=True)
     assert farthest(weights(tmp_path / "run"), weights(tmp_path / "whole")) == 0
     loaded, ids = edgewise.load(tmp_path / "run"), torch.arange(2 * CONTEXT).view(2, -1)
@@ -556,8 +556,8 @@ def test_lora_without_peft_is_one_line(place, tmp_path, monkeypatch):
 def test_attention_only_leaves_all_other_weights_as_they_were(place, kind, lora):
     run = a_run(place, kind, attention_only=True, lora=lora)
     for _ in range(3):
-        run.step()
-    twin = run.twin().twin
+        take_step(run)
+    twin = run.finish().model
     assert all(parameter.requires_grad for parameter in twin.parameters())
     dense, moved = dict(run.dense.named_parameters()), set()
     for name, parameter in twin.named_parameters():
@@ -566,14 +566,13 @@ def test_attention_only_leaves_all_other_weights_as_they_were(place, kind, lora)
     assert moved and all("attn" in name for name in moved)
     matrices = {name for name in dense if "attn" in name and name.endswith("weight")}
     assert matrices <= moved  # adapters, too, are on each of them
-    assert any((gate.b != run.gate.b).any() for gate in run.gradients.gates)
+    assert any((gate.b != run.gate.b).any() for gate in run.twin.gates)
 
 
 def test_attention_only_goes_on_where_it_stopped(place, tmp_path):
     whole = sparsify(place, tmp_path / "whole", attention_only=True)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        before_step(patch, 1, lambda run: signal.raise_signal(signal.SIGINT))
-        sparsify(place, tmp_path / "run", attention_only=True)
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, tmp_path / "run", attention_only=True, callbacks=[interrupt_at(1)])
     sparsify(place, tmp_path / "run", resume=True)
     assert farthest(weights(tmp_path / "run"), weights(tmp_path / "whole")) == 0
     assert whole.summary["settings"]["attention_only"]
@@ -604,7 +603,7 @@ def test_a_large_vocabulary_is_measured_in_smaller_pieces(place):
 
 def test_pretrained_models_get_smaller_steps(place):
     def rates(**others) -> tuple[float, float]:
-        return a_run(place, **others).rates
+        return a_run(place, **others).learning_rates
 
     recipe = RECIPES["small"]
     assert rates() == (recipe.optimizer.lr, recipe.optimizer.threshold_lr)
@@ -625,36 +624,39 @@ def test_the_ceiling_falls_as_slowly_as_thresholds_move(place):
     assert recipe.gate.b_bound is not None
     for lr, slower in ((recipe.optimizer.lr, 1), (recipe.optimizer.lr / 16, 4)):
         run = a_run(place, lr=lr)
-        for steps, half_way in (
-            (2 * slower * recipe.gate.b_bound_steps, True),
-            (slower * recipe.gate.b_bound_steps, False),
-        ):
-            run.steps, run.step_number = steps, slower * recipe.gate.b_bound_steps // 2
-            for gate in run.gradients.gates:
+        annealing = slower * recipe.gate.b_bound_steps
+        for steps, half_way in ((2 * annealing, True), (annealing, False)):
+            run.state.planned_steps, run.state.step = steps, annealing // 2
+            for gate in run.twin.gates:
                 gate.b.data.fill_(recipe.gate.b)
-            run._lower_ceiling()
+            run._lower_threshold_ceiling()
             expected = (recipe.gate.b + recipe.gate.b_bound) / 2 if half_way else recipe.gate.b
-            assert all(gate.b.max().item() == pytest.approx(expected) for gate in run.gradients.gates)
+            assert all(gate.b.max().item() == pytest.approx(expected) for gate in run.twin.gates)
 
 
-def test_validations_come_evenly_while_the_schedule_follows_the_pace(place, tmp_path, monkeypatch):
-    """The number of steps is estimated anew at each; a step that happens to divide by something is no reason to look."""
-    monkeypatch.setattr(clock, "steps_in_time", lambda step, *_: 240 + step % 24)
-    monkeypatch.setattr(loop, "_CHECKS", 6)
-    sparsify(place, tmp_path / "run", steps=150, minutes=60)
+class ChangingPace(Callback):
+    """The number of steps that fit into the time is another one at each step."""
+
+    def on_step_end(self, trainer, metrics):
+        trainer.state.planned_steps = 150 + trainer.state.step % 24
+
+
+def test_validations_come_evenly_while_the_schedule_follows_the_pace(place, tmp_path):
+    """A step that happens to divide by something is no reason to validate."""
+    few = TrainerConfig(validations=6)
+    sparsify(place, tmp_path / "run", steps=150, callbacks=[ChangingPace()], trainer=few)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     looked = [line["step"] for line in lines if "held_out_ce" in line]
     gaps = [b - a for a, b in itertools.pairwise(looked[:-1])]
     assert len(looked) > 3 and min(gaps) >= 25
 
 
-def test_a_large_model_on_a_cpu_reads_less_held_out_text(place, monkeypatch):
+def test_a_large_model_on_a_cpu_reads_less_held_out_text(place):
     model, tokenizer = edgewise.load(place / "gpt2"), edgewise.load_tokenizer(place / "gpt2")
     config = edgewise.SparsifyConfig(context=CONTEXT)
-    monkeypatch.setattr(loop, "_CHECK_TOKENS", 3 * CONTEXT)
-    much = loop.training_data("", place / "text.txt", config, model, tokenizer).held_out.ids
-    monkeypatch.setattr(loop, "_LARGE_ON_A_CPU", model.num_parameters() - 1)
-    little = loop.training_data("", place / "text.txt", config, model, tokenizer).held_out.ids
+    much = training_data("", place / "text.txt", config, model, tokenizer).held_out.ids
+    slow = TrainerConfig(slow_parameters=model.num_parameters() - 1, slow_held_out_tokens=3 * CONTEXT)
+    little = training_data("", place / "text.txt", config, model, tokenizer, slow).held_out.ids
     assert len(much) > len(little) == 3
     assert torch.equal(much[:3], little)
 
@@ -966,7 +968,7 @@ def test_the_lead_damps_the_swings_of_the_multiplier():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_multiplier_comes_back_from_its_floor(place, name):
-    multiplier = a_run(place, recipe=name).multiplier
+    multiplier = a_run(place, recipe=name).state.multiplier
     for _ in range(10_000):
         multiplier.update(5.0, tolerance=0.01)
     assert multiplier.beta == multiplier.floor

@@ -1,7 +1,6 @@
 """Transcoders: their equations, their files, their training, and a model whose MLPs they replace."""
 
 import json
-import os
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,19 +9,18 @@ from typing import Any
 import pytest
 import torch
 from hosts import host, text
-from runs import CONTEXT, ROWS, save_host, save_text
+from runs import CONTEXT, ROWS, BeforeStep, interrupt_at, save_host, save_text
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import edgewise
 from edgewise.cli.tables.features import print_features
 from edgewise.core.errors import EdgewiseError
-from edgewise.data import IGNORE, Batch
+from edgewise.data import IGNORE, Batch, embedded_data
 from edgewise.gating.install import install
 from edgewise.measure.evaluation import run_model
 from edgewise.models.architecture import decoder_layers, parts_of
 from edgewise.models.hooks import replace_output
-from edgewise.models.registry import embedded_models
 from edgewise.training.clock import Interrupted
 from edgewise.training.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
@@ -31,7 +29,7 @@ from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
 from edgewise.training.transcoder.features import contexts_for, promoted_tokens, top_contexts
 from edgewise.training.transcoder.mixing import MIXED, MixedActivations
 from edgewise.training.transcoder.objective import DEAD, STREAM, Objective
-from edgewise.training.transcoder.run import TranscoderRun, calibrate
+from edgewise.training.transcoder.run import calibrate
 from edgewise.training.transcoder.store import info_of, load_transcoder, save_transcoder
 from edgewise.training.transcoder.train import train_transcoder
 from edgewise.training.transcoder.transcoder import STEEPNESS, JumpReLU, Transcoder
@@ -406,25 +404,10 @@ def test_training_explains_and_leaves_everything_in_its_folder(trained, tiny):
     assert loaded.config.training["steps"] == 40
 
 
-def stopping(monkeypatch, number: int, do):
-    step = TranscoderRun.step
-
-    def watched(run, *args):
-        if run.step_number == number:
-            do(run)
-        return step(run, *args)
-
-    monkeypatch.setattr(TranscoderRun, "step", watched)
-
-
 @pytest.mark.parametrize("at", [5, MIXED - 2])
-def test_an_interrupted_run_goes_on_bit_by_bit(trained, tiny, tmp_path, monkeypatch, at):
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(Interrupted, match=f"step {at + 2} of 40 and saved; go on with --resume"),
-    ):
-        stopping(patch, at, lambda run: os.kill(os.getpid(), signal.SIGTERM))
-        train_transcoder(*tiny, settings(tmp_path))
+def test_an_interrupted_run_goes_on_bit_by_bit(trained, tiny, tmp_path, at):
+    with pytest.raises(Interrupted, match=f"step {at + 2} of 40 and saved; go on with `resume=True`"):
+        train_transcoder(*tiny, settings(tmp_path), callbacks=[interrupt_at(at, signal.SIGTERM)])
     resumed = train_transcoder(*tiny, TranscoderConfig(out=tmp_path, resume=True))
     again = zip(
         resumed.transcoder.state_dict().values(), trained.transcoder.state_dict().values(), strict=True
@@ -433,15 +416,14 @@ def test_an_interrupted_run_goes_on_bit_by_bit(trained, tiny, tmp_path, monkeypa
     assert resumed.evaluation == trained.evaluation
 
 
-def test_a_run_that_breaks_says_where_to_go_on(tiny, tmp_path, monkeypatch):
+def test_a_run_that_breaks_says_where_to_go_on(tiny, tmp_path):
     def spoil_weights(run):
         run.transcoder.encoder.data.fill_(float("nan"))
 
-    stopping(monkeypatch, 3, spoil_weights)
     with pytest.raises(
-        EdgewiseError, match=r"stopped at step 3: .*step-000000003: go on from it with --resume --lr"
+        EdgewiseError, match=r"stopped at step 3: .*step-000000003: go on from it with `resume=True` `lr="
     ):
-        train_transcoder(*tiny, settings(tmp_path, save_minutes=0))
+        train_transcoder(*tiny, settings(tmp_path, save_minutes=0), callbacks=[BeforeStep(3, spoil_weights)])
 
 
 def test_a_run_begins_from_another_transcoder(trained, tiny, tmp_path):
@@ -451,12 +433,9 @@ def test_a_run_begins_from_another_transcoder(trained, tiny, tmp_path):
         train_transcoder(*tiny, settings(tmp_path / "b", start_from=trained.folder, features=7))
 
 
-def test_a_gated_twin_is_trained_like_a_dense_model(tmp_path, monkeypatch):
-    pocket = embedded_models()["pocket"]
-    few = replace(pocket, make_data=lambda seed, held_out: pocket.make_data(seed, 8))
-    monkeypatch.setitem(embedded_models(), "pocket", few)
+def test_a_gated_twin_is_trained_like_a_dense_model(tmp_path):
     config = TranscoderConfig(out=tmp_path / "out", tokens="1K", features=8, batch_size=2)
-    result = train_transcoder("pocket-sparse", config=config)
+    result = train_transcoder("pocket-sparse", embedded_data("pocket", seed=0, held_out=8), config)
     assert result.transcoder.config.gated and result.transcoder.config.model == "pocket-sparse"
 
 

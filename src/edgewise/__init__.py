@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from edgewise.tracing.trace import trace as trace
     from edgewise.tracing.traces import Traces as Traces
     from edgewise.training.sparsify.config import SparsifyConfig as SparsifyConfig
-    from edgewise.training.sparsify.loop import SparsifyResult as SparsifyResult
-    from edgewise.training.sparsify.loop import sparsify as sparsify
     from edgewise.training.sparsify.recipe import Recipe as Recipe
+    from edgewise.training.sparsify.result import SparsifyResult as SparsifyResult
+    from edgewise.training.sparsify.train import sparsify as sparsify
     from edgewise.training.transcoder.config import FeaturesConfig as FeaturesConfig
     from edgewise.training.transcoder.config import TranscoderConfig as TranscoderConfig
     from edgewise.training.transcoder.describe import describe_features as describe_features
@@ -95,7 +95,7 @@ _HOME = {
     "Plan": "planning.plan",
     "Recipe": "training.sparsify.recipe",
     "SparsifyConfig": "training.sparsify.config",
-    "SparsifyResult": "training.sparsify.loop",
+    "SparsifyResult": "training.sparsify.result",
     "Task": "tasks.pairs",
     "Trace": "tracing.result",
     "TraceConfig": "tracing.config",
@@ -128,7 +128,7 @@ _HOME = {
     "plan": "planning.plan",
     "save": "models.save",
     "save_figure": "plots.style",
-    "sparsify": "training.sparsify.loop",
+    "sparsify": "training.sparsify.train",
     "tap": "gating.tap",
     "trace": "tracing.trace",
     "train_transcoder": "training.transcoder.train",

@@ -2,8 +2,8 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import tyro
 
@@ -71,10 +71,17 @@ def _run(name: str, arguments: Sequence[str]) -> None:
     wants_help = {"-h", "--help"} & set(arguments)
     with (
         redirect_stdout(FlagNames(sys.stdout, flags if wants_help else {})),  # type: ignore
-        redirect_stderr(FlagNames(sys.stderr, flags)),  # type: ignore
+        errors_in_one_line(flags),
     ):
+        tyro.cli(command, prog=f"edgewise {name}", description=description(command), args=arguments)
+
+
+@contextmanager
+def errors_in_one_line(flags: dict[str, str]) -> Iterator[None]:
+    """Exit with 2 and one line on stderr on wrong input, with 130 if interrupted; stderr shows arguments as `flags`."""
+    with redirect_stderr(FlagNames(sys.stderr, flags)):  # type: ignore
         try:
-            tyro.cli(command, prog=f"edgewise {name}", description=description(command), args=arguments)
+            yield
         except EdgewiseError as error:
             print(f"edgewise: {error}", file=sys.stderr)
             sys.exit(2)

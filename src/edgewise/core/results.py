@@ -28,6 +28,11 @@ class Result:
         module, _, function = self.drawn_by.partition(":")
         return getattr(import_module(module), function)(self, **style)
 
+    def save_figure(self, folder: str | Path, **style: Any) -> list[Path]:
+        """Draw the result into a folder, as svg, pdf and png; returns their paths."""
+        save = import_module("edgewise.plots.style").save_figure
+        return save(self.plot(**style), Path(folder) / self.figure_name)
+
     def save(self, folder: str | Path) -> Path:
         """Write the result into a folder; gives the path of its JSON file."""
         raise NotImplementedError

@@ -1,26 +1,19 @@
 """The picture of a run: density, pressure and held-out loss over tokens."""
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from edgewise.plots.style import COLUMN, SPARSE, TARGET, model_name, picture, save_figure
+from edgewise.plots.style import COLUMN, SPARSE, TARGET, model_name, picture
+from edgewise.training.sparsify.result import SparsifyResult
 
 
-def draw_run(folder: Path) -> Path:
-    """Write `run.svg`, `run.pdf` and `run.png` from a run's log.jsonl and summary.json; gives the last."""
-    return save_figure(run_figure(folder), folder / "run")[-1]
-
-
-def run_figure(folder: Path) -> Figure:
+def draw_run(result: SparsifyResult) -> Figure:
     """What was removed, how hard it was pressed, what it cost: three panels over the same tokens."""
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    summary = json.loads((folder / "summary.json").read_text())
+    lines, summary = result.log, result.summary
     steps = [line for line in lines if "expected_density" in line]
     checks = [line for line in lines if "held_out_ce" in line]
     title = f"Post-training of {model_name(str(summary['model']))}: {summary['density']:.2%} of edges left"

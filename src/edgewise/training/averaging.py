@@ -1,37 +1,41 @@
-"""A moving average of the weights that are trained: all along, nearly what they would become if their rate fell to zero."""
+"""A moving average of the trained weights: at any step nearly what they would become if the learning rate fell to zero."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+FILE = "average.safetensors"
+
 
 class Average:
-    """The mean of the first weights it sees; once these are many, one that forgets the oldest little by little."""
+    """The mean of all weights while they are few, then an exponential moving average."""
 
     def __init__(self, weights: Iterable[nn.Parameter]):
         self._weights = [weight.detach() for weight in weights]
         self._means: list[Tensor] = []
-        self.seen = 0
+        self.updates = 0
 
     @torch.no_grad()
-    def update(self, over: float) -> float:
-        """Take notice of the weights as they are; `over` is how many of the last ones count. Gives these ones' share."""
+    def update(self, window: float) -> float:
+        """Add the present weights to an average over about `window` updates; returns their share of it."""
         if not self._means:
             self._means = [weight.clone() for weight in self._weights]
-        self.seen += 1
-        share = max(1 / self.seen, 1 / max(1.0, over))
+        self.updates += 1
+        share = max(1 / self.updates, 1 / max(1.0, window))
         for mean, weight in zip(self._means, self._weights, strict=True):
             mean.lerp_(weight, share)
         return share
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Put the average in the place of the weights, and these in the place of the average."""
+        """Exchange the weights and their average, if there is one."""
         for weight, mean in zip(self._weights, self._means, strict=False):
             kept = weight.clone()
             weight.copy_(mean)
@@ -39,6 +43,7 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
+        """The average in the place of the weights, inside a `with` block."""
         self.swap()
         try:
             yield
@@ -46,13 +51,27 @@ class Average:
             self.swap()
 
     def save(self, file: Path) -> None:
-        means = {str(place): mean.contiguous() for place, mean in enumerate(self._means)}
-        save_file(means, file, {"seen": str(self.seen)})
+        means = {str(i): mean.contiguous() for i, mean in enumerate(self._means)}
+        save_file(means, file, {"updates": str(self.updates)})
 
     def load(self, file: Path) -> None:
-        with safe_open(file, "pt") as found:
-            self.seen = int(found.metadata()["seen"])
+        with safe_open(file, "pt") as saved:
+            self.updates = int(saved.metadata()["updates"])
             self._means = [
-                found.get_tensor(str(place)).to(weight.device)
-                for place, weight in enumerate(self._weights[: len(found.keys())])
+                saved.get_tensor(str(i)).to(weight.device)
+                for i, weight in enumerate(self._weights[: len(saved.keys())])
             ]
+
+    def add_to_snapshots(self, accelerator: Accelerator) -> None:
+        """Save and load the average together with the accelerator's state."""
+
+        def save(_models: Any, _weights: Any, folder: str) -> None:
+            if accelerator.is_main_process:
+                self.save(Path(folder, FILE))
+
+        def load(_models: Any, folder: str) -> None:
+            if Path(folder, FILE).is_file():  # a run that began without an average begins one now
+                self.load(Path(folder, FILE))
+
+        accelerator.register_save_state_pre_hook(save)
+        accelerator.register_load_state_pre_hook(load)

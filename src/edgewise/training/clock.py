@@ -1,125 +1,89 @@
-"""When a run is saved, interrupted or over, and how many steps it will have. All processes agree on it in each step: the
-main one has the clock, and any may be interrupted."""
+"""The time of a run: when to save, when to stop, and how many steps fit; and the signals that interrupt it."""
 
-import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from accelerate import Accelerator
-
-_SAVE, _INTERRUPT, _TIME_UP, _STEPS = range(4)  # what processes tell each other
+PACE_STEPS = 20
+"""Steps before their pace predicts how many there will be."""
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM, after the snapshot was saved."""
 
 
-class _Settings(Protocol):
-    @property
-    def out(self) -> Path: ...
-    @property
-    def save_minutes(self) -> float: ...
-    @property
-    def minute_limit(self) -> float | None: ...
-    @property
-    def token_limit(self) -> int | None: ...
+class Signals(NamedTuple):
+    """What one process tells the others with each step. Added up over the processes, all of them agree on what to do."""
 
+    save: bool = False
+    """A snapshot is due."""
+    interrupt: bool = False
+    """Ctrl-C or SIGTERM was received."""
+    time_up: bool = False
+    planned_steps: int = 0
+    """Steps that fit into the time; 0 while that is unknown."""
 
-class _Timed(Protocol):
-    """A training, as its clock sees it."""
-
-    step_number: int
-    steps: int
-    accelerator: Accelerator
-
-    @property
-    def config(self) -> _Settings: ...
-    @property
-    def tokens_per_step(self) -> int: ...
-    def save_snapshot(self) -> Any: ...
+    @classmethod
+    def from_sums(cls, sums: Sequence[float]) -> "Signals":
+        save, interrupt, time_up, planned_steps = sums
+        return cls(save > 0, interrupt > 0, time_up > 0, int(planned_steps))
 
 
 class Clock:
-    """Ask for `flags` before a step and hand them to it. It gives their sum over the processes: that is for `set_steps`
-    right after the step, for `is_last`, and for `saves_or_stops` in the end. `signals` are those caught so far
-    (`catching_signals`)."""
+    """Read by the main process only, so that processes whose clocks differ do the same."""
 
-    def __init__(self, run: _Timed, signals: Sequence[int]):
-        self._run, self._signals, config = run, signals, run.config
-        self._saved = self._pace_began = began = time.monotonic()
-        self._pace_from = run.step_number
-        self._deadline = None if config.minute_limit is None else began + 60 * config.minute_limit
-        self._most = math.inf if config.token_limit is None else config.token_limit // run.tokens_per_step
+    def __init__(self, minutes: float | None, save_minutes: float, now: Callable[[], float] = time.monotonic):
+        """`minutes`: the run's time, None for no limit. `save_minutes`: time between snapshots. `now`: seconds."""
+        self._minutes, self._save_minutes, self._now = minutes, save_minutes, now
+        self.start(0)
 
-    def begin_other_steps(self) -> None:
-        """The steps from now on take another time than those before."""
-        self._pace_from, self._pace_began = self._run.step_number, time.monotonic()
+    def start(self, step: int) -> None:
+        """Begin to count the run's time, at a step."""
+        self._saved_at = began = self._now()
+        self._deadline = None if self._minutes is None else began + 60 * self._minutes
+        self.restart_pace(step)
 
-    def flags(self, fits_schedule: bool = True) -> tuple[float, ...]:
-        """What this process has to tell the others, who add them up. `fits_schedule`: whether these steps tell how many
-        there will be."""
-        now, run = time.monotonic(), self._run
-        flags = [0.0, float(bool(self._signals)), 0.0, 0.0]
-        if run.accelerator.is_main_process:
-            flags[_SAVE] = float(now - self._saved >= 60 * run.config.save_minutes)
-            if self._deadline is not None:
-                flags[_TIME_UP] = float(now > self._deadline)
-                if fits_schedule:
-                    spent, left = now - self._pace_began, self._deadline - now
-                    flags[_STEPS] = steps_in_time(run.step_number, self._pace_from, spent, left)
-        return tuple(flags)
+    def restart_pace(self, step: int) -> None:
+        """From this step on, steps take another time than before."""
+        self._pace_step, self._pace_began = step, self._now()
 
-    def set_steps(self, flags: Sequence[float]) -> None:
-        """The schedule follows the pace, so that it is over when the time is."""
-        if flags[_STEPS]:
-            self._run.steps = max(self._run.step_number, int(min(self._most, flags[_STEPS])))
+    def snapshot_saved(self) -> None:
+        self._saved_at = self._now()
 
-    def is_last(self, flags: Sequence[float]) -> bool:
-        return self._run.step_number == self._run.steps or bool(flags[_TIME_UP])
-
-    def saves_or_stops(self, flags: Sequence[float]) -> bool:
-        """Whether time is up. If not, saves when it is time to; a run that was interrupted is saved and ended."""
-        run = self._run
-        if flags[_INTERRUPT]:
-            run.save_snapshot()
-            raise Interrupted(
-                f"stopped at step {run.step_number:,} of {run.steps:,} and saved; go on with --resume --out {run.config.out}"
-            )
-        if flags[_TIME_UP]:
-            return True
-        if flags[_SAVE]:
-            run.save_snapshot()
-            self._saved = time.monotonic()
-        return False
-
-
-def steps_in_time(step: int, first: int, spent: float, left: float) -> float:
-    """How many steps there will be at the pace of those done, checks and snapshots included; 0 while that is unknown."""
-    return step + left * (step - first) / spent if step >= first + 20 else 0.0
+    def poll(self, step: int, predicts: bool = True) -> Signals:
+        """Before a step. `predicts`: whether the pace of the present steps is that of all to come."""
+        now = self._now()
+        save = now - self._saved_at >= 60 * self._save_minutes
+        if self._deadline is None:
+            return Signals(save=save)
+        planned_steps = 0
+        if predicts and step >= self._pace_step + PACE_STEPS:
+            # at the pace of the steps done, validations and snapshots included
+            left, spent = self._deadline - now, now - self._pace_began
+            planned_steps = int(step + left * (step - self._pace_step) / spent)
+        return Signals(save=save, time_up=now > self._deadline, planned_steps=planned_steps)
 
 
 @contextmanager
 def catching_signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM finish the step and save. A second Ctrl-C stops at once."""
-    asked: list[int] = []
+    """The numbers of the signals received: Ctrl-C and SIGTERM let a step finish. A second Ctrl-C stops at once."""
+    received: list[int] = []
 
-    def note(number: int, frame: Any) -> None:
-        if asked and number == signal.SIGINT:
+    def receive(number: int, frame: Any) -> None:
+        if received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
-            before[number] = signal.signal(number, note)
+            before[number] = signal.signal(number, receive)
         except ValueError:  # not the main thread: whoever owns it decides
             break
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,33 +1,31 @@
 """A run that cannot go on says so, and what to change."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.training.snapshot import snapshots
+from edgewise.training import snapshot
+from edgewise.training.state import TrainingState
 
 
-class _Running(Protocol):
-    """What is asked of a run."""
-
+class _DivergedRun(Protocol):
     @property
-    def step_number(self) -> int: ...
+    def state(self) -> TrainingState: ...
     @property
-    def rates(self) -> Sequence[float]: ...
+    def learning_rates(self) -> Sequence[float]: ...
     @property
-    def snapshot_folder(self) -> Path: ...
+    def config(self) -> snapshot.HasOut: ...
 
 
 class Diverged(EdgewiseError):
-    """The run cannot go on; says what to change."""
+    """The loss is no number, or far too high."""
 
-    def __init__(self, what: str, run: _Running):
-        left = snapshots(run.snapshot_folder)
-        rate = run.rates[0] / 3
-        way = (
-            f"the last good snapshot is {left[0].name}: go on from it with --resume --lr {rate:.1g}"
-            if left
-            else f"start again with --lr {rate:.1g}"
+    def __init__(self, what: str, run: _DivergedRun):
+        saved = snapshot.snapshots(run.config.out / snapshot.FOLDER)
+        rate = run.learning_rates[0] / 3
+        advice = (
+            f"the last good snapshot is {saved[0].name}: go on from it with `resume=True` `lr={rate:.1g}`"
+            if saved
+            else f"start again with `lr={rate:.1g}`"
         )
-        super().__init__(f"stopped at step {run.step_number}: {what}; {way}")
+        super().__init__(f"stopped at step {run.state.step}: {what}; {advice}")

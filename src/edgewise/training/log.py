@@ -1,55 +1,65 @@
-"""log.jsonl: one line for a step, one for a look at held-out text."""
+"""log.jsonl: a line for a step, a line for a validation."""
 
 import json
-from functools import partial
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TextIO
 
 from edgewise.training import snapshot
+from edgewise.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from edgewise.training.trainer import Trainer
+
+LINES = 1000
+"""Steps that are logged in a run of more."""
 
 
-class Logged(Protocol):
-    """A training, as its log sees it."""
+class Log(Callback):
+    """Written by the main process. Lines of steps that a resumed run will do again are cut off first."""
 
-    step_number: int
-    seconds: float
+    def __init__(self, path: Path):
+        self._path, self._file = path, None
 
-    @property
-    def tokens(self) -> int: ...
+    def on_begin(self, trainer: "Trainer") -> None:
+        if trainer.run.accelerator.is_main_process:
+            with self._explained():
+                self._file = _open_at_step(self._path, trainer.state.step)
 
+    def on_step_end(self, trainer: "Trainer", metrics: Any) -> None:
+        if trainer.state.step % max(1, trainer.state.planned_steps // LINES) == 0:
+            self._write(trainer, trainer.run.logged(metrics))
 
-class Log:
-    """Written by one process. What a resumed run will do again is cut off first."""
+    def on_validation(self, trainer: "Trainer", values: dict[str, Any]) -> None:
+        self._write(trainer, values)
 
-    def __init__(self, path: Path, step: int, is_main: bool):
-        self.file = None
-        self.explained = partial(snapshot.explained, path.parent / "snapshots", path.name)
-        if not is_main:
+    def on_end(self, trainer: "Trainer") -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, trainer: "Trainer", values: dict[str, Any]) -> None:
+        if self._file is None:
             return
-        kept = []
-        with self.explained():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if step and path.is_file():
-                for line in path.read_text().splitlines():
-                    try:
-                        if json.loads(line)["step"] <= step:
-                            kept.append(line + "\n")
-                    except ValueError:  # the last line of a killed run
-                        continue
-            path.write_text("".join(kept))
-            self.file = path.open("a")
+        state = trainer.state
+        line = {"step": state.step, "tokens": state.tokens, "seconds": round(state.seconds, 2), **values}
+        with self._explained():
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
 
-    def write(self, run: Logged, **values: Any) -> None:
-        if self.file is None:
-            return
-        line = {"step": run.step_number, "tokens": run.tokens, "seconds": round(run.seconds, 2), **values}
-        with self.explained():
-            self.file.write(json.dumps(line) + "\n")
-            self.file.flush()
+    def _explained(self) -> AbstractContextManager[None]:
+        return snapshot.explained(self._path.parent / snapshot.FOLDER, self._path.name)
 
-    def __enter__(self) -> "Log":
-        return self
 
-    def __exit__(self, *_: Any) -> None:
-        if self.file is not None:
-            self.file.close()
+def _open_at_step(path: Path, step: int) -> TextIO:
+    """Open a log to go on after a step; what was logged later is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text().splitlines() if step and path.is_file() else []
+    path.write_text("".join(line + "\n" for line in lines if _step_of(line) <= step))
+    return path.open("a")
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except ValueError:  # the last line of a killed run
+        return float("inf")

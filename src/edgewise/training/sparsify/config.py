@@ -77,6 +77,8 @@ class SparsifyConfig:
     controls: bool = False
     """Also run the controls afterwards: random and top-k masks of the same density, thresholds, dense training. Takes
     several times as long as the run."""
+    plot: bool = True
+    """Draw the run when it has ended: run.svg, run.pdf, run.png."""
     resume: bool = False
     """Go on with the run in --out. Its settings are kept; --tokens, --minutes, --density, --tolerance and --lr may
     be new."""
@@ -127,7 +129,7 @@ class SparsifyConfig:
 
 MAY_BE_NEW = ("tokens", "minutes", "density", "tolerance", "lr")
 """What a resumed run may change."""
-NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "report_to", *MAY_BE_NEW)
+NOT_SETTINGS = ("out", "resume", "save_minutes", "controls", "report_to", "plot", *MAY_BE_NEW)
 
 
 def changed(begun: dict, now: SparsifyConfig) -> list[str]:

@@ -34,7 +34,7 @@ from edgewise.gating.tap import tap
 from edgewise.measure.evaluation import Measured, cross_entropy, measure, parts, run_model
 from edgewise.models.checkpoint import gate
 from edgewise.training.averaging import Average
-from edgewise.training.snapshot import explained
+from edgewise.training.snapshot import FOLDER, explained
 from edgewise.training.sparsify.null_value import Mask, above, set_null_values, with_null_values
 from edgewise.training.sparsify.objective import compare, schedule
 from edgewise.training.sparsify.parameters import as_trained
@@ -43,8 +43,8 @@ from edgewise.training.sparsify.sampled_softmax import only
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from edgewise.training.sparsify.console import Display
-    from edgewise.training.sparsify.run import Run
+    from edgewise.core.console import Display
+    from edgewise.training.sparsify.run import SparsifyRun
 
 THRESHOLDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 
@@ -125,44 +125,46 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
 
 
 def train_masked(
-    run: "Run", mask: Mask | None, display: "Display", null_value: list[Tensor] | None
+    run: "SparsifyRun", mask: Mask | None, display: "Display", null_value: list[Tensor] | None
 ) -> "PreTrainedModel":
     """The dense model, post-trained behind a mask as the twin was: what is trained, the fit and its words, the rates, rows,
     precision and number of steps are the run's own, and so is the average. `null_value` is where the null values start,
     if the twin has it, so that they differ in their edges only."""
-    recipe, device, steps = run.recipe.optimizer, run.accelerator.device, run.step_number
+    recipe, device, steps = run.recipe.optimizer, run.accelerator.device, run.state.step
     plain = copy.deepcopy(run.dense).float()  # pyright: ignore
     set_null_values(plain, null_value)
     unembedding: Any = plain.get_output_embeddings()
     model = as_trained(plain, run.config)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(learned, lr=run.rates[0], betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(learned, lr=run.learning_rates[0], betas=(0.9, 0.98), weight_decay=0.0)
     average = Average(learned) if recipe.averaged_fraction else None
     model.train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-    for step in display.track(range(steps)):
-        optimizer.param_groups[0]["lr"] = run.rates[0] * schedule(
-            step, steps, recipe.warmup_steps, recipe.decay_fraction
-        )
-        batch = run.data.train.take(run.batch_size)
-        asked = (batch.targets != IGNORE).sum().item()
-        for part in parts(batch, run.micro_batch_size, device):
-            words, piece = run.gradients.words(part, step)
-            with masked(model, mask), run.gradients.autocast(), only(unembedding, words):
-                logits = run_model(model, piece)
-            if run.recipe.distillation and mask is not None:
-                dense = run.gradients.dense_logits(piece, words)
-                loss = compare(logits, dense, piece.targets).divergence
-            else:  # the dense model cannot learn from itself, but it can from text
-                loss = cross_entropy(logits, piece.targets)
-            (loss / asked).backward()
-        nn.utils.clip_grad_norm_(learned, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if average is not None:
-            average.update(recipe.averaged_fraction * run.horizon)
+    with display.bar("", steps) as advance:
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = run.learning_rates[0] * schedule(
+                step, steps, recipe.warmup_steps, recipe.decay_fraction
+            )
+            batch = run.data.train.take(run.batch_size)
+            asked = (batch.targets != IGNORE).sum().item()
+            for part in parts(batch, run.micro_batch_size, device):
+                words, piece = run.gradients.words(part, step)
+                with masked(model, mask), run.gradients.autocast(), only(unembedding, words):
+                    logits = run_model(model, piece)
+                if run.recipe.distillation and mask is not None:
+                    dense = run.gradients.dense_logits(piece, words)
+                    loss = compare(logits, dense, piece.targets).divergence
+                else:  # the dense model cannot learn from itself, but it can from text
+                    loss = cross_entropy(logits, piece.targets)
+                (loss / asked).backward()
+            nn.utils.clip_grad_norm_(learned, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if average is not None:
+                average.update(recipe.averaged_fraction * run.horizon)
+            advance(1)
     if average is not None:
         average.swap()
     return (model if run.config.lora is None else model.merge_and_unload()).eval()  # pyright: ignore
@@ -178,7 +180,7 @@ def measure_masked(model: nn.Module, mask: Mask | None, held_out: Batch) -> dict
 
 
 def run_controls(
-    run: "Run", twin: Measured, display: "Display", known: dict[str, Any]
+    run: "SparsifyRun", twin: Measured, display: "Display", known: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """All controls of a finished run but those already known, trained on the same text from its beginning. Gives what is
     known after each, so that it can be kept."""
@@ -196,11 +198,11 @@ def run_controls(
         if mask is not None:
             with with_null_values(run.dense, null_value):
                 results[f"{name}, untrained"] = measure_masked(run.dense, mask, held_out)
-        display.print(f"control: {name}, trained for {run.step_number:,} steps")
-        run.data.train.load_state_dict(run.first_state)
+        display.print(f"control: {name}, trained for {run.state.step:,} steps")
+        run.data.train.load_state_dict(run.batches.first_state)
         model = train_masked(run, mask, display, null_value)
         if mask is not None:
-            with explained(run.snapshot_folder, "a control"):
+            with explained(run.config.out / FOLDER, "a control"):
                 save_control(
                     control_folder(run.config.out, name), model, name, twin, context, run.config.seed
                 )

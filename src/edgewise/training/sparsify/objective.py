@@ -70,12 +70,22 @@ class Multiplier:
         changes; between two measurements the moving average tells."""
         self.correction = gap - (self.gap or 0.0)
 
-    def update(self, gap: float, tolerance: float, least: float = 0.0) -> None:
-        """Take notice of one batch: how far the twin is from the dense model, how far it may be, and how low beta may go."""
-        self.gap = gap if self.gap is None else self.memory * self.gap + (1 - self.memory) * gap
+    def update(
+        self,
+        gap: float,
+        tolerance: float,
+        least: float = 0.0,
+        *,
+        speed: float | None = None,
+        memory: float | None = None,
+    ) -> None:
+        """Take notice of one batch: how far the twin is from the dense model, how far it may be, and how low beta may go.
+        `speed` and `memory` replace the multiplier's own in this step."""
+        speed, memory = self.speed if speed is None else speed, self.memory if memory is None else memory
+        self.gap = gap if self.gap is None else memory * self.gap + (1 - memory) * gap
         room = max(-1.0, min(1.0, (tolerance - self.expected) / tolerance))
         lowest = max(self.floor, least)
-        self.level = max(lowest, min(self.ceiling, self.level * math.exp(self.speed * room)))
+        self.level = max(lowest, min(self.ceiling, self.level * math.exp(speed * room)))
         self.beta = max(lowest, min(self.ceiling, self.level * math.exp(self.lead * room)))
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from edgewise.models.registry import embedded
 from edgewise.models.twin_format import GATE_KEY
 
 if TYPE_CHECKING:
-    from edgewise.training.sparsify.run import Run
+    from edgewise.training.sparsify.run import SparsifyRun
 
 
 def summarize(
-    run: "Run", name: str, dense: Measured, twin: Measured, weights: dict[str, Tensor], stopped: str
+    run: "SparsifyRun", name: str, dense: Measured, twin: Measured, weights: dict[str, Tensor], stopped: str
 ) -> dict[str, Any]:
     """All figures of a finished run. Losses are held-out, gates deterministic."""
     config, gate = run.config, run.gate
@@ -34,9 +34,9 @@ def summarize(
         "edges_per_query": twin.edges_per_query,
         "heads_closed": twin.heads_closed,
         "heads": twin.density_per_head.numel(),
-        "tokens": run.tokens,
-        "steps": run.step_number,
-        "seconds": round(run.seconds, 3),
+        "tokens": run.state.tokens,
+        "steps": run.state.step,
+        "seconds": round(run.state.seconds, 3),
         "tasks": tasks(name, run),
         "density_per_head": twin.density_per_head.tolist(),
         "edges_per_query_per_head": twin.edges_per_query_per_head.tolist(),
@@ -45,7 +45,7 @@ def summarize(
             "data": run.data.train.name,
             "context": run.data.train.context,
             "batch_size": run.batch_size,
-            "learning_rate": run.rates[0],
+            "learning_rate": run.learning_rates[0],
             "lora": config.lora,
             "attention_only": config.attention_only,
             "dtype": config.dtype,
@@ -56,7 +56,7 @@ def summarize(
     }
 
 
-def tasks(name: str, run: "Run") -> dict[str, dict[str, float]]:
+def tasks(name: str, run: "SparsifyRun") -> dict[str, dict[str, float]]:
     """Scores of an embedded model on the tasks it was made for, before and after; empty for others."""
     model = embedded(name)
     if model is None or model.skills is None:

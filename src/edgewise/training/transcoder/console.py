@@ -1,62 +1,62 @@
-"""What a transcoder's training shows while it runs: the plan, a live line, the evaluation. On one process only."""
+"""What a transcoder's training prints: the plan, the numbers of a step, the evaluation."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from edgewise.training.sparsify.console import Display, memory_of, span
+from edgewise.core.console import Display
+from edgewise.training.budget import StepTimes
+from edgewise.training.console import duration, print_table, projected_memory
 from edgewise.training.transcoder.evaluation import TranscoderEvaluation
-
-if TYPE_CHECKING:
-    from edgewise.training.transcoder.run import StepLog, TranscoderRun
+from edgewise.training.transcoder.run import StepMetrics, TranscoderRun
 
 
-class TranscoderScreen(Display):
-    """Prints for the main process, is silent on the others."""
+def print_plan(display: Display, run: TranscoderRun, times: StepTimes) -> None:
+    """Before the first step: what will be done."""
+    info, config, state = run.transcoder.config, run.config, run.state
+    steps, tokens = state.planned_steps - state.step, state.tokens_per_step
+    parameters = sum(p.numel() for p in run.model.parameters())
+    kind = "a sparse twin" if info.gated else "a dense model"
+    memory = projected_memory(run.model, run.accelerator.device)
+    lines = {
+        "model": f"{info.model or 'the given model'}, {kind}: {info.layers} layers of width {info.width}",
+        "features": f"{info.features:,} of each layer, {parameters / 1e6:.2f}M trained parameters"
+        + (f", begun from {config.start_from}" if config.start_from else ""),
+        "recipe": f"l0 {config.l0:g}, learning rate {run.learning_rates[0]:g}",
+        "text": f"{run.data.train.name}, sequences of {run.data.train.context} tokens",
+        "work": f"{steps:,} steps x {tokens:,} tokens = {steps * tokens / 1e6:.2f}M tokens",
+        "time": f"about {duration(steps * times.seconds)} ({tokens / times.seconds:,.0f} tokens/s measured)",
+        "memory": f"about {memory / 2**30:.1f} GB",
+        "results": str(config.out),
+    }
+    print_table(display, lines)
 
-    def plan(self, run: "TranscoderRun", seconds: float) -> None:  # pyright: ignore
-        """Before the first step: what will be done."""
-        info, config, steps = run.transcoder.config, run.config, run.steps - run.step_number
-        parameters = sum(p.numel() for p in run.model.parameters())
-        kind = "a sparse twin" if info.gated else "a dense model"
-        rows = {
-            "model": f"{info.model or 'the given model'}, {kind}: {info.layers} layers of width {info.width}",
-            "features": f"{info.features:,} of each layer, {parameters / 1e6:.2f}M trained parameters"
-            + (f", begun from {config.start_from}" if config.start_from else ""),
-            "recipe": f"l0 {config.l0:g}, learning rate {run.rates[0]:g}",
-            "text": f"{run.data.train.name}, rows of {run.data.train.context} tokens",
-            "work": f"{steps:,} steps x {run.tokens_per_step:,} tokens = {steps * run.tokens_per_step / 1e6:.2f}M tokens",
-            "time": f"about {span(steps * seconds)} ({run.tokens_per_step / seconds:,.0f} tokens/s measured)",
-            "memory": f"about {memory_of(run) / 2**30:.1f} GB",  # pyright: ignore
-            "results": str(config.out),
-        }
-        for label, text in rows.items():
-            self.print(f"{label:<9}{text}")
 
-    def described(self, run: "TranscoderRun", seen: "StepLog") -> str:  # pyright: ignore
-        """A step, in the live line."""
-        layers = len(seen.mse)
-        return (
-            f"explained {1 - sum(seen.mse) / layers:.3f} (worst layer {1 - max(seen.mse):.3f}) · "
-            f"{sum(seen.l0) / layers:.1f} features a token and layer"
+def describe_step(metrics: StepMetrics, validation: dict[str, Any]) -> str:
+    """A step's numbers in the progress line."""
+    layers = len(metrics.mse)
+    return (
+        f"explained {1 - sum(metrics.mse) / layers:.3f} (worst layer {1 - max(metrics.mse):.3f}) · "
+        f"{sum(metrics.l0) / layers:.1f} features a token and layer"
+    )
+
+
+def print_result(display: Display, measured: TranscoderEvaluation, stopped: str, out: Path) -> None:
+    print_transcoder(measured, display.console)
+    display.print(
+        f"{stopped}: {measured.mean_explained_variance:.2%} of variance explained by {measured.mean_l0:.1f} features "
+        f"a token and layer; with all MLPs replaced the loss is {measured.replaced_loss:.4f}, "
+        f"{measured.difference:+.4f}"
+    )
+    if measured.massive:
+        display.print(
+            f"left alone: {measured.massive:.2%} of outputs, massive ones as at the first token of a text; "
+            "in a trace they are errors"
         )
-
-    def result(self, measured: TranscoderEvaluation, stopped: str, out: Path) -> None:  # pyright: ignore
-        print_transcoder(measured, self.console)
-        self.print(
-            f"{stopped}: {measured.mean_explained_variance:.2%} of variance explained by {measured.mean_l0:.1f} features "
-            f"a token and layer; with all MLPs replaced the loss is {measured.replaced_loss:.4f}, "
-            f"{measured.difference:+.4f}"
-        )
-        if measured.massive:
-            self.print(
-                f"left alone: {measured.massive:.2%} of outputs, massive ones as at the first token of a text; "
-                "in a trace they are errors"
-            )
-        self.print(f"transcoder.safetensors, config.json, summary.json and log.jsonl are in {out}")
-        print(out)
+    display.print(f"transcoder.safetensors, config.json, summary.json and log.jsonl are in {out}")
+    print(out)
 
 
 def print_transcoder(measured: TranscoderEvaluation, console: Console | None = None) -> None:

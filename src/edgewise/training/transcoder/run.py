@@ -1,11 +1,13 @@
-"""A training run's parts: model, transcoder, optimizer, tokens; one step of it, a check, a snapshot."""
+"""A transcoder's training: model, transcoder, optimizer, activations; what a step updates, what a validation measures, what
+a snapshot holds. The loop is `training/trainer.py`."""
 
 import copy
 import json
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +18,10 @@ from transformers import PreTrainedModel
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch, Data
 from edgewise.measure.evaluation import parts, rows_at_once
-from edgewise.training import snapshot
+from edgewise.training.config import TrainerConfig
+from edgewise.training.data import is_slow
 from edgewise.training.diverged import Diverged
+from edgewise.training.state import TrainingState
 from edgewise.training.transcoder.activations import stream_shares
 from edgewise.training.transcoder.config import TranscoderConfig
 from edgewise.training.transcoder.evaluation import Fit
@@ -32,20 +36,22 @@ from edgewise.training.transcoder.objective import (
 from edgewise.training.transcoder.store import info_of, load_transcoder, sizes_of
 from edgewise.training.transcoder.transcoder import Transcoder, massive_limits
 
-_CALIBRATION = 8192  # tokens by which the scales are set
+_CALIBRATION_TOKENS = 8192
 
 
-class StepLog(NamedTuple):
-    """What one step saw, over all processes."""
+class StepMetrics(NamedTuple):
+    """Of one step, over all processes."""
 
-    mse: list[float]  # of each layer
+    mse: list[float]
+    """Of each layer, in shares of its variance."""
     l0: list[float]
-    flags: tuple[float, ...]
-    """Whatever the processes had to tell each other, added up."""
+    """Active features of a token, in each layer."""
 
 
 class TranscoderRun:
-    """All that a run needs, and nothing of how it is shown."""
+    """All that a training needs, and nothing of how it is shown."""
+
+    predicts_pace, changes_pace = True, False
 
     def __init__(
         self,
@@ -57,36 +63,37 @@ class TranscoderRun:
     ):
         self.config, self.data, self.accelerator = config, data, accelerator
         self.host = model.to(accelerator.device).eval()  # pyright: ignore
-        state = copy.deepcopy(data.train.state_dict())
-        first_rows = data.train.take(max(1, _CALIBRATION // data.train.context))
-        data.train.load_state_dict(state)  # they will be read again in training
-        transcoder = self._first_transcoder(name, first_rows)
-        shares = stream_shares(
-            self.host, next(parts(first_rows, rows_at_once(first_rows), accelerator.device))
-        )
+        first_batch = self._first_batch()
+        transcoder = self._first_transcoder(name, first_batch)
+        micro_batch = next(parts(first_batch, rows_at_once(first_batch), accelerator.device))
+        objective = Objective(transcoder, stream_shares(self.host, micro_batch).cpu())
         rate = config.rate_for(transcoder.width)
-        self.rates = (rate, THRESHOLD_RATE * rate)
-        context, processes = data.train.context, accelerator.num_processes
-        usual = max(1, round(transcoder.features / 2 / context / processes)) * processes
-        self.batch_size = config.batch_size or usual
-        if self.batch_size % processes:
-            raise EdgewiseError(
-                f"--batch-size {self.batch_size} cannot be split evenly over {processes} processes"
-            )
-        self.tokens_of_training = MixedActivations(
+        self.learning_rates = (rate, THRESHOLD_RATE * rate)
+        self.batch_size = self._batch_size(transcoder)
+        processes = accelerator.num_processes
+        self.batches = MixedActivations(
             self.host, data.train, self.batch_size, config.seed, accelerator.process_index, processes
         )
         thresholds = [transcoder.log_threshold]
         others = [p for p in transcoder.parameters() if p is not transcoder.log_threshold]
         groups = [{"params": others}, {"params": thresholds}]
-        optimizer = torch.optim.Adam(groups, lr=rate, fused=_can_fuse(accelerator))
-        self.model, self.optimizer = accelerator.prepare(Objective(transcoder, shares.cpu()), optimizer)
-        self.step_number = self.steps = 0
-        self.seconds = 0.0
-        self.saved_step: int | None = None
-        self._checked_on: tuple[Tensor, Tensor] | None = None
+        fused = accelerator.device.type in ("cpu", "cuda")
+        optimizer = torch.optim.Adam(groups, lr=rate, fused=fused)
+        self.model, self.optimizer = accelerator.prepare(objective, optimizer)
+        self.state = TrainingState(self.batch_size * data.train.context)
+        self._validation_tokens = 0
+        self._validation_activations: tuple[Tensor, Tensor] | None = None  # [L, n, D], [L, n, D]
 
-    def _first_transcoder(self, name: str, first_rows: Batch) -> Transcoder:
+    def _first_batch(self) -> Batch:
+        """The first sequences, which will be read again in training."""
+        stream = self.data.train
+        state = copy.deepcopy(stream.state_dict())
+        batch = stream.take(max(1, _CALIBRATION_TOKENS // stream.context))
+        stream.load_state_dict(state)
+        return batch
+
+    def _first_transcoder(self, name: str, batch: Batch) -> Transcoder:
+        """A new transcoder calibrated by a batch, or the one that the config says to start from."""
         config, start = self.config, self.config.start_from
         given = None if start is None else load_transcoder(start)
         usual = config.features_for(*sizes_of(self.host)) if given is None else given.features
@@ -95,7 +102,7 @@ class TranscoderRun:
             info = replace(info, massive=given.config.massive)
         transcoder = Transcoder(info, config.seed)
         if given is None:
-            calibrate(transcoder, *activations(self.host, first_rows))
+            calibrate(transcoder, *activations(self.host, batch))
             return transcoder
         try:
             transcoder.load_state_dict(given.state_dict())
@@ -106,116 +113,118 @@ class TranscoderRun:
             ) from error
         return transcoder
 
+    def _batch_size(self, transcoder: Transcoder) -> int:
+        """Sequences to a step: the config's, or about half as many tokens as a layer has features."""
+        context, processes = self.data.train.context, self.accelerator.num_processes
+        usual = max(1, round(transcoder.features / 2 / context / processes)) * processes
+        batch_size = self.config.batch_size or usual
+        if batch_size % processes:
+            raise EdgewiseError(
+                f"`batch_size={batch_size}` cannot be split evenly over {processes} processes"
+            )
+        return batch_size
+
     @property
     def transcoder(self) -> Transcoder:
         """Inside what distributed training wraps around it."""
         return self.accelerator.unwrap_model(self.model).transcoder
 
-    @property
-    def tokens(self) -> int:
-        return self.step_number * self.tokens_per_step
-
-    @property
-    def tokens_per_step(self) -> int:
-        return self.batch_size * self.data.train.context
-
     # ------------------------------------------------------------------------------------------------------ a step
 
-    def compute_gradients(self) -> Loss:
-        x, y = self.tokens_of_training.take()
-        l0 = price(self.step_number, self.steps, self.config.l0, ramped=self.config.start_from is None)
-        loss: Loss = self.model(x, y, l0)
+    def _backward(self, planned_steps: int) -> Loss:
+        x, y = self.batches.take()
+        ramped = self.config.start_from is None
+        loss: Loss = self.model(x, y, price(self.state.step, planned_steps, self.config.l0, ramped))
         self.accelerator.backward(loss.total)
         return loss
 
-    def step(self, flags: tuple[float, ...] = ()) -> StepLog:
-        """One update. `flags` are added up over the processes on the way."""
-        began = time.monotonic()
-        share = rate_share(self.step_number, self.steps)
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * share
-        loss = self.compute_gradients()
-        told = torch.cat([loss.mse, loss.l0, torch.tensor(flags, device=loss.mse.device)])
-        summed: Tensor = self.accelerator.reduce(told, "sum")  # pyright: ignore
-        count, layers = self.accelerator.num_processes, self.transcoder.layers
+    def forward_backward(self) -> Tensor:  # -> [2 L]
+        loss = self._backward(self.state.planned_steps)
+        return torch.cat([loss.mse, loss.l0])
+
+    def update(self, sums: Tensor) -> StepMetrics:  # [2 L]
+        means = sums / self.accelerator.num_processes
+        layers = self.transcoder.layers
+        metrics = StepMetrics(means[:layers].tolist(), means[layers:].tolist())
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
-        mse, l0 = ((part / count).tolist() for part in summed[: 2 * layers].split(layers))
-        if not math.isfinite(sum(mse)) or (norm is not None and not math.isfinite(float(norm))):
+        if not math.isfinite(sum(metrics.mse)) or (norm is not None and not math.isfinite(float(norm))):
             raise Diverged("the loss or its gradient is not a number", self)
+        share = rate_share(self.state.step, self.state.planned_steps)
+        for group, highest in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
+            group["lr"] = highest * share
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.step_number += 1
-        self.seconds += time.monotonic() - began
-        return StepLog(mse, l0, tuple(summed[2 * layers :].tolist()))
+        return metrics
 
     def measure_step(self) -> float:
         """Seconds of a step, with its share of running the model. Nothing of the run changes."""
-        state, steps = copy.deepcopy(self.tokens_of_training.state_dict()), self.steps
-        self.steps = max(1, steps)
-        self.tokens_of_training.load_state_dict({**state, "step": 0})
         seconds = []
-        for _ in range(5):
-            began = time.monotonic()
-            self.compute_gradients()
-            seconds.append(time.monotonic() - began)
+        with self._rewinding_batches():
+            for _ in range(5):
+                began = time.monotonic()
+                self._backward(max(1, self.state.planned_steps))
+                seconds.append(time.monotonic() - began)
         self.optimizer.zero_grad()
-        self.tokens_of_training.load_state_dict(state)
-        self.steps = steps
         fastest = min(seconds[1:])  # whatever else the machine does can only slow one down
-        mine = torch.tensor(
-            [fastest + max(0.0, seconds[0] - fastest) / self.tokens_of_training.mixed],
-            device=self.accelerator.device,
-        )
-        slowest: Tensor = self.accelerator.gather(mine)  # pyright: ignore
-        return slowest.max().item()
+        with_model = fastest + max(0.0, seconds[0] - fastest) / self.batches.mixed
+        times: Tensor = self.accelerator.gather(torch.tensor([with_model], device=self.accelerator.device))  # pyright: ignore
+        return times.max().item()
 
-    # ------------------------------------------------------------------------------------------------ a check
+    @contextmanager
+    def _rewinding_batches(self) -> Iterator[None]:
+        """Inside a `with` block, batches begin with a new mixture; afterwards they are where they were."""
+        state = copy.deepcopy(self.batches.state_dict())
+        self.batches.load_state_dict({**state, "step": 0})
+        try:
+            yield
+        finally:
+            self.batches.load_state_dict(state)
 
-    def check(self, tokens: int) -> Fit:
-        """Explained variance and active features on some held-out tokens, which are run through the model once."""
-        if self._checked_on is None:
-            rows = max(1, tokens // self.data.held_out.ids.shape[1])
-            some = self.data.held_out.select(slice(rows))
-            self._checked_on = activations(self.host, some)
+    # ------------------------------------------------------------------------------------------------ validation
+
+    def choose_validation_text(self, trainer: TrainerConfig) -> None:
+        """Decide on how much held-out text validations are measured."""
+        self._validation_tokens = trainer.validation_tokens // (4 if is_slow(self.host, trainer) else 1)
+
+    def validate(self) -> dict[str, Any]:
+        """Explained variance and active features of each layer on held-out text, which is run through the model once."""
+        if self._validation_activations is None:
+            held_out = self.data.held_out
+            n_sequences = max(1, self._validation_tokens // held_out.ids.shape[1])
+            self._validation_activations = activations(self.host, held_out.select(slice(n_sequences)))
         fit = Fit(self.transcoder)
-        fit.add(*self._checked_on)
-        return fit
-
-    # ------------------------------------------------------------------------------------------------- snapshots
-
-    @property
-    def snapshot_folder(self) -> Path:
-        return self.config.out / "snapshots"
-
-    def position(self) -> dict[str, Any]:
-        """All that is not a weight, as JSON."""
+        fit.add(*self._validation_activations)
+        explained = fit.explained_variance.tolist()
+        if not math.isfinite(sum(explained)):
+            raise Diverged("the explained variance of held-out text is not a number", self)
         return {
-            "step": self.step_number,
-            "steps": self.steps,
-            "seconds": self.seconds,
-            "data": {"name": self.data.train.name, "state": self.tokens_of_training.state_dict()},
+            "explained_variance": explained,
+            "held_out_l0": fit.l0.tolist(),
+            "dead": fit.dead.tolist(),
+        }
+
+    # ------------------------------------------------------------------------------------------ log and snapshots
+
+    def logged(self, metrics: StepMetrics) -> dict[str, Any]:
+        """A step's line of the log."""
+        return {"mse": sum(metrics.mse), "l0": sum(metrics.l0) / len(metrics.l0)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "state": self.state.state_dict(),
+            "data": {"name": self.data.train.name, "state": self.batches.state_dict()},
             "transcoder": asdict(self.transcoder.config),
             "config": json.loads(json.dumps(asdict(self.config), default=str)),
         }
 
-    def save_snapshot(self) -> None:
-        """Write the whole state, once for each step."""
-        if self.saved_step != self.step_number:
-            snapshot.write(self.accelerator, self.snapshot_folder, self.step_number, self.position())
-            self.saved_step = self.step_number
-
-    def restore(self, folder: Path, position: dict[str, Any]) -> None:
-        """Become what a snapshot says."""
-        self.accelerator.load_state(str(folder))
-        self.tokens_of_training.load_state_dict(position["data"]["state"])
-        self.step_number, self.steps = position["step"], position["steps"]
-        self.saved_step = self.step_number
-        self.seconds = position["seconds"]
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.state.load_state_dict(saved["state"])
+        self.batches.load_state_dict(saved["data"]["state"])
 
 
 @torch.no_grad()
 def calibrate(transcoder: Transcoder, x: Tensor, y: Tensor) -> None:  # [L, n, D], [L, n, D]
-    """Set the scales and the decoder's bias by some training text, and what is too large to be explained."""
+    """Set the scales and the decoder's bias from activations on training text, and the limits of massive outputs."""
     limits = massive_limits(y)
     ordinary = (torch.linalg.vector_norm(y, dim=2) <= limits[:, None]).to(y)[..., None]  # [L, n, 1]
     if not ordinary.all():
@@ -228,7 +237,3 @@ def calibrate(transcoder: Transcoder, x: Tensor, y: Tensor) -> None:  # [L, n, D
     transcoder.input_scale.copy_(math.sqrt(transcoder.width) / norm)
     transcoder.output_scale.copy_(spread)
     transcoder.decoder_bias.copy_(mean / spread[:, None])
-
-
-def _can_fuse(accelerator: Accelerator) -> bool:
-    return accelerator.device.type in ("cpu", "cuda")

@@ -1,0 +1,55 @@
+"""Processes that train together: the accelerator they share, and one process's share of a batch."""
+
+import itertools
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from edgewise.core.errors import EdgewiseError
+from edgewise.data import Batch
+from edgewise.measure.evaluation import Measured, measure, rows_at_once
+
+
+def make_accelerator(report_to: str | None = None, out: Path | None = None) -> Accelerator:
+    """An accelerator for whatever launched this process; `report_to` is a tracker that logs into `out`."""
+    # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
+    only_cpu = not torch.accelerator.is_available()
+    accelerator = Accelerator(cpu=only_cpu, log_with=report_to, project_dir=None if out is None else str(out))
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and plugin.cpu_ram_efficient_loading:
+        raise EdgewiseError(
+            "with FSDP's cpu_ram_efficient_loading only one process would load the dense model's weights, and the others "
+            "learn from zeros; start with --fsdp_cpu_ram_efficient_loading false"
+        )
+    if report_to and not accelerator.log_with:
+        raise EdgewiseError(f"`report_to` {report_to} needs a package: pip install {report_to}")
+    return accelerator
+
+
+def share_of(batch: Batch, process: int, n_processes: int) -> Batch:
+    """The sequences of one process: contiguous, as equal in number as can be."""
+    n = len(batch.ids)
+    return batch.select(slice(process * n // n_processes, (process + 1) * n // n_processes))
+
+
+def measure_together(model: nn.Module, batch: Batch, accelerator: Accelerator, vocabulary: int) -> Measured:
+    """Measure a model of so many logits per token on a batch, each process on its share."""
+    n, processes = len(batch.ids), accelerator.num_processes
+    if n < processes:
+        raise EdgewiseError(f"{n} held-out sequences are too few for {processes} processes")
+    share = share_of(batch, accelerator.process_index, processes)
+    at_once = rows_at_once(batch, vocabulary)
+    if n % processes:
+        # forward passes are collective: shares that differ by a sequence must not differ in their number of passes
+        at_once = next(size for size in itertools.count(at_once) if n // processes % size)
+    return measure(model, share, at_once, lambda x: accelerator.reduce(x, "sum"))  # pyright: ignore
+
+
+def count_pairs(batch: Batch) -> int:
+    """(query, key) pairs of causal attention within documents."""
+    if batch.positions is not None:
+        return int((batch.positions + 1).sum())
+    n, context = batch.ids.shape
+    return n * context * (context + 1) // 2

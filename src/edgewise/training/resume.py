@@ -1,0 +1,80 @@
+"""A run's folder: begin a run in it, or go on with the one it holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from edgewise.core.errors import EdgewiseError
+from edgewise.training import snapshot
+from edgewise.training.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from edgewise.core.console import Display
+    from edgewise.data import Data
+    from edgewise.training.trainer import TrainingRun
+
+
+class ResumableConfig(Protocol):
+    @property
+    def out(self) -> Path: ...
+    @property
+    def resume(self) -> bool: ...
+
+
+Config = TypeVar("Config", bound=ResumableConfig)
+
+
+def open_run(config: ResumableConfig, result: str, display: "Display") -> Snapshot | None:
+    """Check that `out` can take a run; returns the snapshot to go on from, None for a new run.
+
+    `result`: a pattern of the files that a finished run leaves behind.
+    """
+    out, folder = config.out, config.out / snapshot.FOLDER
+    if out.exists() and not out.is_dir():
+        raise EdgewiseError(f"{out} is a file; give a folder as `out`")
+    results = set(out.glob(result))
+    others = {*out.glob("*.safetensors"), *out.glob("pytorch_model*")} - results
+    if others:
+        raise EdgewiseError(f"{out} holds other weights, {min(others).name}; give another folder as `out`")
+    begun = bool(results or snapshot.snapshots(folder))
+    if config.resume and not begun:
+        raise EdgewiseError(f"{out} holds no run to resume; leave out `resume=True` to begin one")
+    if begun and not config.resume:
+        raise EdgewiseError(
+            f"{out} holds a run already; add `resume=True` to go on with it, or give another `out`"
+        )
+    return snapshot.newest_intact(folder, display.print) if begun else None
+
+
+def resumed_config(
+    config: Config,
+    saved: dict[str, Any],
+    changed: Callable[[dict[str, Any], Config], list[str]],
+    may_change: Sequence[str],
+    per_session: Sequence[str],
+) -> Config:
+    """The config that a run began with, with what this session was given and may change.
+
+    `may_change`: fields that override the saved ones where they are not None. `per_session`: fields that are never taken
+    from the run. A difference in any other (`changed`) is refused.
+    """
+    saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+    if names := changed(saved, config):
+        raise EdgewiseError(f"the run was begun with other settings; resume it without {', '.join(names)}")
+    given = {name: getattr(config, name) for name in may_change if getattr(config, name) is not None}
+    given |= {name: getattr(config, name) for name in ("out", "resume", *per_session)}
+    return replace(type(config)(**{**saved, "out": config.out}), **given)  # pyright: ignore
+
+
+def check_same_text(data: "Data", saved: Snapshot) -> None:
+    """A run goes on with the text it began with."""
+    begun, now = saved.content["data"]["name"], data.train.name
+    if begun != now:
+        raise EdgewiseError(f"the run was begun on {begun}, not on {now}; resume it with the same `data`")
+
+
+def restore(run: "TrainingRun", saved: Snapshot) -> None:
+    """Put a run where a snapshot was taken."""
+    run.accelerator.load_state(str(saved.folder))
+    run.load_state_dict(saved.content)

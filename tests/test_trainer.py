@@ -1,0 +1,205 @@
+"""The training loop, with a clock that is set by hand and a run that only counts: when it is saved, interrupted, over."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from edgewise.training.callbacks import Callback
+from edgewise.training.clock import Clock, Interrupted, Signals
+from edgewise.training.state import TrainingState
+from edgewise.training.trainer import Trainer, take_step
+
+
+class Time:
+    """Seconds that pass when told."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class CountingRun:
+    """Steps of a given duration that do nothing. A first part of `other_steps` steps tells nothing about the pace."""
+
+    def __init__(
+        self,
+        time: Time,
+        seconds: float,
+        minutes: float | None = None,
+        tokens: int | None = None,
+        other_steps: int = 0,
+        is_main: bool = True,
+    ):
+        self.time, self.seconds, self.other_steps = time, seconds, other_steps
+        self.config = SimpleNamespace(
+            out=Path("runs/x"), save_minutes=5.0, minute_limit=minutes, token_limit=tokens
+        )
+        self.accelerator: Any = SimpleNamespace(is_main_process=is_main, reduce=lambda x, how: x)
+        self.state = TrainingState(tokens_per_step=10, planned_steps=1000)
+        self.validated: list[int] = []
+
+    @property
+    def predicts_pace(self) -> bool:
+        return self.state.step >= self.other_steps
+
+    @property
+    def changes_pace(self) -> bool:
+        return self.state.step == self.other_steps
+
+    def forward_backward(self) -> torch.Tensor:
+        self.time.seconds += self.seconds
+        return torch.ones(1)
+
+    def update(self, sums: torch.Tensor) -> float:
+        return sums.item()
+
+    def logged(self, metrics: float) -> dict[str, Any]:
+        return {}
+
+    def validate(self) -> dict[str, Any]:
+        self.validated.append(self.state.step)
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None: ...
+
+
+class CountingTrainer(Trainer):
+    """Remembers at which steps a snapshot was due."""
+
+    def __init__(self, run: CountingRun, *callbacks: Callback):
+        clock = Clock(run.config.minute_limit, run.config.save_minutes, now=run.time)
+        super().__init__(run, callbacks, clock=clock)
+        self.saved: list[int] = []
+
+    def save_snapshot(self) -> None:
+        if self.state.step not in self.saved:
+            self.saved.append(self.state.step)
+            self.clock.snapshot_saved()
+
+
+class StopAfter(Callback):
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_step_end(self, trainer: Trainer, metrics: Any) -> None:
+        if trainer.state.step == self.steps:
+            trainer.stop("enough")
+
+
+def planned_after(run: CountingRun, steps: int) -> int:
+    CountingTrainer(run, StopAfter(steps)).fit()
+    assert run.state.step == steps
+    return run.state.planned_steps
+
+
+def test_there_are_as_many_steps_as_the_time_allows():
+    assert planned_after(CountingRun(Time(), 2.0, minutes=10), 20) == 1000  # too few to tell
+    assert planned_after(CountingRun(Time(), 2.0, minutes=10), 21) == 300
+
+
+class SlowerFrom(Callback):
+    """Something else keeps the machine busy from a step on."""
+
+    def __init__(self, step: int, seconds: float):
+        self.step, self.seconds = step, seconds
+
+    def on_step_begin(self, trainer: Trainer) -> None:
+        run: Any = trainer.run
+        if trainer.state.step >= self.step:
+            run.seconds = self.seconds
+
+
+def test_the_schedule_follows_the_pace():
+    run = CountingRun(Time(), 2.0, minutes=10)
+    CountingTrainer(run, SlowerFrom(21, 4.0), StopAfter(102)).fit()
+    assert run.state.planned_steps == pytest.approx(
+        101 + (600 - 362) / (362 / 101), abs=2
+    )  # at the mean pace
+    run = CountingRun(Time(), 2.0, minutes=10)
+    CountingTrainer(run, SlowerFrom(21, 4.0)).fit()
+    assert abs(run.time.seconds - 600) <= 8
+
+
+def test_steps_of_another_kind_do_not_predict_the_pace():
+    run = CountingRun(Time(), 0.5, minutes=10, other_steps=100)
+    CountingTrainer(run, SlowerFrom(100, 5.0), StopAfter(100)).fit()
+    assert run.state.planned_steps == 1000
+    run = CountingRun(Time(), 0.5, minutes=10, other_steps=100)
+    CountingTrainer(run, SlowerFrom(100, 5.0), StopAfter(121)).fit()
+    assert run.state.planned_steps == 100 + (600 - 50) // 5
+
+
+def test_no_more_tokens_than_asked_for():
+    assert planned_after(CountingRun(Time(), 0.1, minutes=10, tokens=500), 21) == 50
+    assert planned_after(CountingRun(Time(), 60.0), 21) == 1000  # no time was set
+
+
+def test_a_run_is_saved_every_few_minutes_and_ends_with_a_validation_when_time_is_up():
+    run = CountingRun(Time(), 60.0, minutes=16, other_steps=100)
+    trainer = CountingTrainer(run)
+    assert trainer.fit() == "time is up"
+    assert (
+        trainer.saved == [6, 12, 18] and run.state.step == 18
+    )  # by the clock before each step, and at the end
+    assert run.validated == [18] and run.state.planned_steps == 1000
+
+
+def test_an_interrupted_run_is_saved_whatever_else_is_due():
+    run = CountingRun(Time(), 400.0, minutes=1)  # time is up after a step, and a snapshot is due
+    trainer = CountingTrainer(run)
+    with pytest.raises(Interrupted, match="step 1 of 1,000 and saved; go on with `resume=True` `out=runs/x`"):
+        trainer._follow(trainer._step(interrupted=True)[1])
+    assert trainer.saved == [1]
+
+
+def test_only_the_main_process_reads_the_clock_but_any_can_be_interrupted():
+    run = CountingRun(Time(), 400.0, minutes=1, is_main=False)
+    trainer = CountingTrainer(run)
+    trainer._step(interrupted=False)
+    assert trainer._step(interrupted=True)[1] == Signals(interrupt=True)
+
+
+def test_signals_of_all_processes_are_added_up():
+    run = CountingRun(Time(), 1.0)
+    other = Signals(interrupt=True)
+    run.accelerator.reduce = lambda x, how: x + torch.tensor([2.0, *map(float, other)])
+    metrics, signals = take_step(run, Signals(save=True, planned_steps=300))
+    assert metrics == 3.0 and signals == Signals(save=True, interrupt=True, planned_steps=300)
+
+
+def test_validations_are_spread_evenly_and_the_last_step_has_one():
+    run = CountingRun(Time(), 1.0)
+    run.state.planned_steps = 101
+    trainer = CountingTrainer(run)
+    trainer.validations = 10
+    assert trainer.fit() == "all steps done"
+    assert run.validated == [*range(10, 101, 10), 101]
+
+
+def test_callbacks_end_even_if_a_step_fails():
+    ended = []
+
+    class Failing(Callback):
+        def on_step_begin(self, trainer: Trainer) -> None:
+            raise ZeroDivisionError
+
+        def on_end(self, trainer: Trainer) -> None:
+            ended.append(trainer.state.step)
+
+    with pytest.raises(ZeroDivisionError):
+        CountingTrainer(CountingRun(Time(), 1.0), Failing()).fit()
+    assert ended == [0]
+
+
+def test_the_state_is_restored_from_what_is_saved():
+    state = TrainingState(10, step=3, planned_steps=9, seconds=1.5)
+    other = TrainingState(10)
+    other.load_state_dict(state.state_dict())
+    assert other == state and other.tokens == 30
