@@ -1,11 +1,11 @@
-// Bundles the page once, into the Python package: `npm ci && npm run build`. The same sources give the same bytes, wherever
-// they are built; `node build.mjs FOLDER` builds them elsewhere, to compare.
+// Bundle the page into the Python package: `npm ci && npm run build`. Builds are reproducible byte for byte;
+// `node build.mjs FOLDER` builds into another folder, to compare.
 import { copyFile, mkdir } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
 import { build } from "esbuild";
 
-const [elsewhere] = process.argv.slice(2);
-const assets = elsewhere ? pathToFileURL(`${elsewhere}/`) : new URL("../src/edgewise/report/assets/", import.meta.url);
+const [folder] = process.argv.slice(2);
+const assets = folder ? pathToFileURL(`${folder}/`) : new URL("../src/edgewise/report/assets/", import.meta.url);
 await mkdir(assets, { recursive: true });
 await build({
   entryPoints: ["src/main.ts"],
@@ -14,7 +14,7 @@ await build({
   minify: true,
   format: "iife",
   target: "es2022",
-  charset: "ascii", // the page's hash must not depend on how somebody reads the file
+  charset: "ascii", // the hash in the content security policy must not depend on the encoding
   legalComments: "inline",
 });
 await build({

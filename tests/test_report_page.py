@@ -1,4 +1,4 @@
-"""The report's page: what is written, and what a visitor can do with it in a real browser, from a file, offline."""
+"""The report's page: its file, and its use in a real browser, opened from the file without network."""
 
 import base64
 import hashlib
@@ -38,21 +38,23 @@ HOSTILE = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------------------ made up data
+# ------------------------------------------------------------------------------------------------------------ synthetic data
 
 
 def maps(layers: int, heads: int, length: int, density: float, seed: int = 0) -> np.ndarray:
-    """Weights in eight bits: everything open, or a few edges of each head."""
+    """Random attention weights in eight bits, with this density of open edges."""
     random = np.random.default_rng(seed)
     cells = length * (length + 1) // 2
     weights = random.integers(1, 256, (layers, heads, cells), dtype=np.uint8)
     return np.where(random.random(weights.shape) < density, weights, 0).astype(np.uint8)
 
 
-def found(layers: int, heads: int, counts: list[int], explained: list[float], names: list[str] | None = None):
+def circuit(
+    layers: int, heads: int, counts: list[int], explained: list[float], names: list[str] | None = None
+):
     names = names or [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
     curve = {"counts": counts, "explained": explained, "lower": explained, "upper": explained}
-    ranking = [[name, round(0.5 / (place + 1), 4)] for place, name in enumerate(names)]
+    ranking = [[name, round(0.5 / (rank + 1), 4)] for rank, name in enumerate(names)]
     return {
         "total": len(names),
         "needed": counts[-2],
@@ -64,7 +66,7 @@ def found(layers: int, heads: int, counts: list[int], explained: list[float], na
 
 def task(name: str, layers: int, heads: int, words: list[str], prompts: int = 2) -> dict[str, Any]:
     total = layers * heads
-    wires = ["embedding -> MLP 0", "MLP 0 -> L1H0.k", "L0H1 -> L1H0.q", "L1H0 -> MLP 1", "MLP 1 -> logits"]
+    edges = ["embedding -> MLP 0", "MLP 0 -> L1H0.k", "L0H1 -> L1H0.q", "L1H0 -> MLP 1", "MLP 1 -> logits"]
     models = []
     for model, kind, first in (("pocket", "dense", total // 2), ("pocket-sparse", "sparse", 2)):
         models.append(
@@ -77,26 +79,26 @@ def task(name: str, layers: int, heads: int, words: list[str], prompts: int = 2)
                 "prompts": 8,
                 "warnings": [],
                 "counts": {"heads": first, "edges": 5, "open_token_edges": 100.0, "token_edges": 10.0},
-                "head_circuit": found(layers, heads, [0, 1, first, total], [0.0, 0.3, 0.9, 1.0]),
-                "edge_circuit": found(0, 0, [0, 5, 5], [0.0, 0.9, 1.0], wires),
+                "head_circuit": circuit(layers, heads, [0, 1, first, total], [0.0, 0.3, 0.9, 1.0]),
+                "edge_circuit": circuit(0, 0, [0, 5, 5], [0.0, 0.9, 1.0], edges),
             }
         )
-    shown = []
-    for place in range(prompts):
-        both = [maps(layers, heads, len(words), density, place) for density in (1.0, 0.02)]
-        both[1][0, 0, :2] = 255, 128  # the twin's first head: two cells to look at
+    prompts_data = []
+    for seed in range(prompts):
+        maps_per_model = [maps(layers, heads, len(words), density, seed) for density in (1.0, 0.02)]
+        maps_per_model[1][0, 0, :2] = 255, 128  # two open edges of the sparse model's first head
         types = [
             [["diffuse"] * heads for _ in range(layers)],
             [["near-empty"] * heads for _ in range(layers)],
         ]
         types[0][0][0], types[1][0][0] = "diffuse + induction", "induction"
-        text = f"{place}{''.join(words)}"
-        shown.append(
+        text = f"{seed}{''.join(words)}"
+        prompts_data.append(
             {
                 "text": text,
                 "tokens": words,
                 "answers": [" small"],
-                "maps": [pack_maps(each) for each in both],
+                "maps": [pack_maps(model_maps) for model_maps in maps_per_model],
                 "types": types,
             }
         )
@@ -107,12 +109,12 @@ def task(name: str, layers: int, heads: int, words: list[str], prompts: int = 2)
         "method": "EAP-IG",
         "ratios": {"heads": 2.0},
         "models": models,
-        "prompts": shown,
+        "prompts": prompts_data,
     }
 
 
 def trace(kind: str, words: list[str]) -> dict[str, Any]:
-    """Three layers of two heads; L1H1 brings the fifth word to the last, through a feature with contexts."""
+    """Three layers of two heads; L1H1 carries the fifth token to the last, through a feature with contexts."""
     last, key = len(words) - 1, min(4, len(words) - 2)
     cells = np.zeros((3, 2, len(words) * (len(words) + 1) // 2), dtype=np.uint8)
     cells[1, 1, last * (last + 1) // 2 + key] = 255
@@ -158,11 +160,11 @@ def trace(kind: str, words: list[str]) -> dict[str, Any]:
                 "key": key,
                 "weight": 0.98,
                 "score": 9.0,
-                "null_value": 1.0,
-                "pairs": [[f"error_0_{last}", f"1_12_{key}", 7.5], ["null_value", f"E_1_{key}", 0.5]],
+                "rest": 1.0,
+                "pairs": [[f"error_0_{last}", f"1_12_{key}", 7.5], ["rest", f"E_1_{key}", 0.5]],
             }
         ],
-        "interventions": [{"what": "L1H1", "predicted": -2.0, "actual": -3.0, "frozen_attention": -2.5}],
+        "interventions": [{"what": "L1H1", "predicted": -2.0, "actual": -3.0, "frozen": -2.5}],
         "figures": {"influence_kept": 0.97, "influence_of_errors": 0.2, "attention_share": 0.4},
         "contexts": {
             "1_12": {"contexts": [context], "raised": [[" small", 2.0]], "lowered": [[" big", -1.0]]}
@@ -202,7 +204,7 @@ def report(words: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     return data | changes
 
 
-# ---------------------------------------------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------------------------------------------- the file
 
 
 def data_in(page: str) -> Any:
@@ -210,7 +212,7 @@ def data_in(page: str) -> Any:
     return json.loads(text)
 
 
-def test_the_page_holds_the_data_and_nothing_can_end_its_script():
+def test_the_page_holds_the_data_and_no_content_can_end_the_script_element():
     data = report(HOSTILE, title="<b>&</title>")
     page = report_html(data)
     assert data_in(page) == data
@@ -239,7 +241,7 @@ def test_the_policy_allows_the_page_itself_and_nothing_else():
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page.split('id="data"')[0])
 
 
-def test_what_is_no_number_becomes_nothing():
+def test_numbers_that_are_not_finite_become_null():
     data = report()
     data["training"]["delta_ce"] = float("nan")
     data["tasks"][0]["models"][0]["accuracy"] = float("-inf")
@@ -248,7 +250,7 @@ def test_what_is_no_number_becomes_nothing():
 
 
 def run_folder(folder: Path) -> Path:
-    """A post-training, and a circuit that is damaged."""
+    """A post-training run, and a damaged circuit."""
     (folder / "twin").mkdir(parents=True)
     (folder / "twin" / "summary.json").write_text(
         json.dumps({"model": "m", "delta_ce": 0.004, "density": 0.01})
@@ -258,28 +260,28 @@ def run_folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_partial_run_reports_what_is_there_and_says_what_is_not(tmp_path: Path):
+def test_a_partial_run_is_reported_with_notes_on_what_is_missing(tmp_path: Path):
     path = write_report(run_folder(tmp_path / "run"))
     assert path == tmp_path / "run" / "report.html"
     data = data_in(path.read_text())
     assert data["training"]["density"] == 0.01 and not data["tasks"] and not data["traces"]
     assert any("circuit/circuit.json could not be read" in note for note in data["notes"])
     assert any("no traces" in note for note in data["notes"])
-    assert data == collect(tmp_path / "run")  # a report in the folder is no result
+    assert data == collect(tmp_path / "run")  # an earlier report in the folder is ignored
 
 
-def test_a_report_that_cannot_be_written_is_one_error_and_leaves_nothing(tmp_path: Path):
+def test_a_report_that_cannot_be_written_raises_and_leaves_no_file(tmp_path: Path):
     folder = run_folder(tmp_path / "run")
     (tmp_path / "taken").mkdir()
     with pytest.raises(EdgewiseError, match="cannot be written"):
         write_report(folder, tmp_path / "taken")
     with pytest.raises(EdgewiseError, match="no folder"):
         write_report(tmp_path / "nowhere")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "taken"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "taken"]
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="the page's tools are not there: `npm ci` in report/")
-def test_the_built_page_is_that_of_its_sources(tmp_path: Path):
+@pytest.mark.skipif(not AXE.is_file(), reason="node packages are not installed: `npm ci` in report/")
+def test_the_committed_assets_are_built_from_the_sources(tmp_path: Path):
     source, assets = REPOSITORY / "report", REPOSITORY / "src" / "edgewise" / "report" / "assets"
     subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=source, check=True)
     for built in assets.iterdir():
@@ -289,8 +291,8 @@ def test_the_built_page_is_that_of_its_sources(tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def large() -> dict[str, Any]:
-    """144 heads, dense and at 5 % of edges, 16 prompts of 64 tokens."""
+def large_report() -> dict[str, Any]:
+    """Two models of 144 heads, dense and with 5 % of edges, on 16 prompts of 64 tokens."""
     words = [f" word{i}" for i in range(64)]
     big = task("copy", 12, 12, words, prompts=16)
     for prompt in big["prompts"]:
@@ -298,8 +300,8 @@ def large() -> dict[str, Any]:
     return report(words, tasks=[big])
 
 
-def test_a_large_pair_stays_below_fifteen_megabytes(large: dict[str, Any]):
-    assert len(report_html(large).encode()) < 15e6
+def test_a_large_report_stays_below_fifteen_megabytes(large_report: dict[str, Any]):
+    assert len(report_html(large_report).encode()) < 15e6
 
 
 # ------------------------------------------------------------------------------------------------------------ in a browser
@@ -312,28 +314,30 @@ def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip(f"no browser to try the page in: {', '.join(BROWSERS)}")
+        pytest.skip(f"no browser to test the page in: {', '.join(BROWSERS)}")
     with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 class Visit:
-    """The page, opened from a file with the network cut. At the end nothing must have gone wrong."""
+    """The page opened from its file, offline; on exit there must have been no error, warning or request."""
 
     def __init__(self, browser: Any, path: Path, fragment: str = "", **options: Any):
         options = {"viewport": {"width": 1280, "height": 900}, "offline": True} | options
-        self.context, self.problems, self.asked = browser.new_context(**options), [], []
+        self.context, self.problems, self.requests = browser.new_context(**options), [], []
         self.page = self.context.new_page()
         self.page.set_default_timeout(10_000)
         self.page.on(
             "console",
-            lambda said: self.problems.append(said.text) if said.type in ("error", "warning") else None,
+            lambda message: (
+                self.problems.append(message.text) if message.type in ("error", "warning") else None
+            ),
         )
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.problems.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(f"{path.as_uri()}{fragment}")
 
     def __enter__(self) -> Any:
@@ -343,7 +347,7 @@ class Visit:
         self.context.close()
         if kind is None:
             assert not self.problems
-            assert all(url.startswith(("file:", "data:", "blob:")) for url in self.asked)
+            assert all(url.startswith(("file:", "data:", "blob:")) for url in self.requests)
 
 
 @pytest.fixture(scope="module")
@@ -358,14 +362,14 @@ def shown_heads(page: Any) -> list[list[str]]:
     return [panel.locator("button.head:visible").all_inner_texts() for panel in panels]
 
 
-def drawn(page: Any) -> None:
-    """Wait for what was just done to be seen: the page draws changes in the browser's next frame, whenever that is."""
+def wait_for_frame(page: Any) -> None:
+    """Wait until the page has drawn the last change, which it does in the next animation frame."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def slide(page: Any, value: float) -> None:
     page.locator("#view-maps input[type=range]").fill(str(value))
-    drawn(page)
+    wait_for_frame(page)
 
 
 def go(page: Any, fragment: str) -> None:
@@ -378,7 +382,7 @@ def go(page: Any, fragment: str) -> None:
         fragment,
     )
     page.wait_for_selector(f"#view-{fragment.split('?')[0]}:visible")
-    drawn(page)
+    wait_for_frame(page)
 
 
 def wait_for_fragment(page: Any, pattern: str) -> None:
@@ -392,58 +396,63 @@ def wait_for_text(part: Any, text: str) -> None:
 
 
 @in_browser
-def test_the_first_screen_says_what_was_found(browser: Any, path: Path):
+def test_the_overview_shows_the_key_figures(browser: Any, path: Path):
     with Visit(browser, path) as page:
         values = page.locator(".figure .value").all_inner_texts()
         assert [value.replace("\u00a0", " ") for value in values] == ["12→2", "1.0 %", "+0.004", "1"]
         bottom = page.locator(".figures").bounding_box()
         assert bottom["y"] + bottom["height"] < 900
         page.hover(".figure >> nth=1")
-        drawn(page)
+        wait_for_frame(page)
         assert "gate is open" in page.locator(".tip").inner_text()
         assert page.get_by_role("tab").all_inner_texts() == ["Overview", "Maps", "Flow", "Circuit", "Trace"]
         page.click(".figure >> nth=0")
-        drawn(page)
+        wait_for_frame(page)
         assert page.get_by_role("tab", name="Circuit").get_attribute("aria-selected") == "true"
 
 
 @in_browser
-def test_more_or_fewer_is_said_only_where_it_shows(browser: Any, tmp_path: Path):
-    both = task("copy", 3, 4, WORDS)
-    both["ratios"] = {"heads": 2.0, "edges": 1202 / 1208, "head_head_edges": 1.0, "token_edges": 0.25}
-    for model in both["models"]:
+def test_ratios_are_more_or_fewer_only_where_counts_differ(browser: Any, tmp_path: Path):
+    task_data = task("copy", 3, 4, WORDS)
+    task_data["ratios"] = {"heads": 2.0, "edges": 1202 / 1208, "head_head_edges": 1.0, "token_edges": 0.25}
+    for model in task_data["models"]:
         model["counts"]["head_head_edges"] = 3
     path = tmp_path / "report.html"
-    path.write_text(report_html(report(tasks=[both])))
+    path.write_text(report_html(report(tasks=[task_data])))
     with Visit(browser, path) as page:
-        said = page.locator(".ratio").all_inner_texts()
-        assert sorted(said) == ["2 \u00d7 fewer", "4 \u00d7 more", "about as many", "as many"]
+        ratios = page.locator(".ratio").all_inner_texts()
+        assert sorted(ratios) == ["2 \u00d7 fewer", "4 \u00d7 more", "about as many", "as many"]
 
 
 @in_browser
-def test_a_cell_says_its_query_key_and_weight_and_a_head_enlarges(browser: Any, path: Path):
+def test_hovering_a_cell_shows_query_key_and_weight_and_a_click_enlarges_the_head(browser: Any, path: Path):
     with Visit(browser, path, "#maps") as page:
         twin = page.locator(".panel").nth(1)
         box = twin.locator("button.head", has_text="L0H0").bounding_box()
         side = box["width"]
         page.mouse.move(box["x"] + 0.5 * side / 8, box["y"] + 15 + 1.5 * side / 8)
-        drawn(page)
-        said = page.locator(".tip").inner_text()
-        assert "L0H0" in said and "2 “opposite”" in said and "1 “The”" in said and f"{128 / 255:.3f}" in said
+        wait_for_frame(page)
+        tooltip = page.locator(".tip").inner_text()
+        assert (
+            "L0H0" in tooltip
+            and "2 “opposite”" in tooltip
+            and "1 “The”" in tooltip
+            and f"{128 / 255:.3f}" in tooltip
+        )
         twin.locator("button.head", has_text="L0H0").click()
-        drawn(page)
+        wait_for_frame(page)
         assert page.locator(".detail h3").inner_text() == "L0H0"
-        assert page.locator(".detail .largemap:visible").count() == 2  # the same head in both twins
-        assert page.locator(".headbar .lit").inner_text() == "L0H0"
+        assert page.locator(".detail .largemap:visible").count() == 2  # the same head in both models
+        assert page.locator(".headbar .selected").inner_text() == "L0H0"
         large = page.locator(".largemap canvas").nth(1).bounding_box()
         page.mouse.move(large["x"] + large["width"] - 4, large["y"] + large["height"] - 4)
-        drawn(page)
+        wait_for_frame(page)
         assert '8 “"”' in page.locator(".tip").inner_text()
         wait_for_fragment(page, "head=L0H0")
 
 
 @in_browser
-def test_threshold_type_order_task_and_prompt(browser: Any, path: Path):
+def test_threshold_head_type_order_task_and_prompt_are_selectable(browser: Any, path: Path):
     with Visit(browser, path, "#maps") as page:
         assert [len(heads) for heads in shown_heads(page)] == [6, 2]
         slide(page, 0.2)
@@ -451,7 +460,7 @@ def test_threshold_type_order_task_and_prompt(browser: Any, path: Path):
         slide(page, 1)
         assert [len(heads) for heads in shown_heads(page)] == [12, 12]
         page.get_by_label("Head type").select_option(label="induction (2)")
-        drawn(page)
+        wait_for_frame(page)
         assert shown_heads(page) == [["L0H0"], ["L0H0"]]
         page.get_by_label("Head type").select_option(index=0)
         page.get_by_role("button", name="Layer", exact=True).click()
@@ -462,7 +471,7 @@ def test_threshold_type_order_task_and_prompt(browser: Any, path: Path):
 
 
 @in_browser
-def test_a_link_reproduces_what_was_seen(browser: Any, path: Path):
+def test_a_link_reproduces_the_view(browser: Any, path: Path):
     fragment = "#maps?task=1&prompt=1&threshold=1&sort=layer&head=L1H2&open=true&query=3"
     with Visit(browser, path, fragment) as page:
         assert page.get_by_label("Task").input_value() == "ioi"
@@ -472,11 +481,14 @@ def test_a_link_reproduces_what_was_seen(browser: Any, path: Path):
         wait_for_fragment(page, "flow")
         page.go_back()
         page.wait_for_selector("#view-maps:visible")
-        drawn(page)
+        wait_for_frame(page)
         assert page.locator(".detail h3").inner_text() == "L1H2"
         page.get_by_role("tab", name="Circuit").click()
-        drawn(page)
-        assert page.locator(".headgrid .lit").count() == 2 and page.locator(".knot.lit").count() == 2
+        wait_for_frame(page)
+        assert (
+            page.locator(".headgrid .selected").count() == 2
+            and page.locator(".head-disc.selected").count() == 2
+        )
     with Visit(browser, path, "#nothing?task=99") as page:
         for odd in (
             "maps?task=99&prompt=-4&head=L99H99&open=true&threshold=x",
@@ -488,7 +500,7 @@ def test_a_link_reproduces_what_was_seen(browser: Any, path: Path):
 
 @in_browser
 @pytest.mark.parametrize("tab", ["overview", "maps", "flow", "circuit", "trace"])
-def test_everything_can_be_downloaded(browser: Any, path: Path, tab: str, tmp_path: Path):
+def test_every_figure_can_be_downloaded(browser: Any, path: Path, tab: str, tmp_path: Path):
     with Visit(browser, path, f"#{tab}", accept_downloads=True) as page:
         buttons = page.locator(".view:visible .actions button[aria-label^=Download]").all()
         assert len(buttons) >= 4
@@ -509,80 +521,85 @@ def test_everything_can_be_downloaded(browser: Any, path: Path, tab: str, tmp_pa
 
 
 @in_browser
-def test_the_keyboard_reaches_everything(browser: Any, path: Path):
+def test_every_view_works_with_the_keyboard(browser: Any, path: Path):
     with Visit(browser, path) as page:
         keys = page.keyboard
         focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
         page.get_by_role("tab", name="Overview").focus()
         keys.press("ArrowRight")
         page.wait_for_selector("#view-maps:visible")
-        drawn(page)
+        wait_for_frame(page)
         assert page.evaluate(focused) == "Maps"
         for _ in range(30):
             keys.press("Tab")
             if page.evaluate(focused).startswith("L0H0"):
                 break
         keys.press("ArrowRight")
-        drawn(page)
+        wait_for_frame(page)
         assert page.evaluate(focused).startswith("L0H1, diffuse")
         keys.press("Enter")
         page.wait_for_selector(".detail:visible")
-        drawn(page)
+        wait_for_frame(page)
         for _ in range(30):
             keys.press("Tab")
             if page.evaluate("document.activeElement.className") == "largemap":
                 break
         keys.press("ArrowUp")
-        drawn(page)
+        wait_for_frame(page)
         assert "7 “is”" in page.locator(".tip").inner_text()
         keys.press("Escape")
         page.wait_for_selector(".detail", state="hidden")
-        drawn(page)
-        assert page.evaluate(focused).startswith("L0H1, diffuse")  # back where it came from
+        wait_for_frame(page)
+        assert page.evaluate(focused).startswith("L0H1, diffuse")  # the focus returns to the head
         page.get_by_role("tab", name="Maps").focus()
         keys.press("End")
         page.wait_for_selector(".node")
-        drawn(page)
+        wait_for_frame(page)
         page.locator(".node[tabindex='0']").focus()
         keys.press("ArrowLeft")
         keys.press("Enter")
         page.wait_for_selector(".node.own")
-        drawn(page)
+        wait_for_frame(page)
         assert "own" in page.evaluate("document.activeElement.getAttribute('class')")
 
 
 @in_browser
-def test_flow_shows_a_tokens_edges_and_steps_back(browser: Any, path: Path):
+def test_flow_lists_the_edges_of_a_token_and_steps_back_by_layer(browser: Any, path: Path):
     with Visit(browser, path, "#flow?all=true") as page:
         page.locator("svg.flow").nth(1).locator(".column").nth(1).hover()
-        drawn(page)
-        assert "2 “opposite” reads" in page.locator(".tip").inner_text().replace("\n", " ")
+        wait_for_frame(page)
+        assert "2 “opposite” reads through" in page.locator(".tip").inner_text().replace("\n", " ")
         assert "L0H0 “The” 0.50" in page.locator(".tip").inner_text()
         page.get_by_role("button", name="Step back").click()
         wait_for_text(page.locator(".flows"), "can reach")
         wait_for_fragment(page, "steps=1")
-        page.locator(".edges-of button:visible").first.click()
+        page.locator(".edge-lists button:visible").first.click()
         page.wait_for_selector(".headbar:visible")
-        page.wait_for_selector(".litline", state="attached")
+        page.wait_for_selector(".selected-head", state="attached")
 
 
 @in_browser
-def test_a_trace_opens_down_to_heads_looks_and_contexts(browser: Any, path: Path):
+def test_a_trace_opens_down_to_head_shares_qk_attribution_and_contexts(browser: Any, path: Path):
     with Visit(browser, path, "#trace") as page:
-        assert "The only head" in page.locator(".diagram .said").nth(1).text_content()
+        assert "The only head" in page.locator(".diagram .statement").nth(1).text_content()
         panel = page.locator(".inspector")
         page.locator(".link .touch").last.dispatch_event("click")  # the link with most flow is on top
-        wait_for_text(panel, "In which order")
-        assert "L1H1 then L2H0" in panel.inner_text() and "straight" in panel.inner_text()
+        wait_for_text(panel, "Paths through heads")
+        assert "L1H1 then L2H0" in panel.inner_text() and "direct" in panel.inner_text()
         panel.get_by_role("button", name="L1H1").click()
-        wait_for_text(panel, "Why: ")
-        drawn(page)
+        wait_for_text(panel, "QK attribution")
+        assert (
+            "frozen \u22122.50" in panel.inner_text()
+            and "all other sources \u00d7 token 5" in panel.inner_text()
+        )
+        wait_for_frame(page)
         assert "feature L1/12 at 5 “large”" in panel.inner_text() and "+7.5" in panel.inner_text()
         assert (
-            page.locator(".carrier.lit").count() == 2 and page.locator(".headbar .lit").inner_text() == "L1H1"
+            page.locator(".carrier.selected").count() == 2
+            and page.locator(".headbar .selected").inner_text() == "L1H1"
         )
         page.locator(".node.feature").click()
-        wait_for_text(panel, "most active")
+        wait_for_text(panel, "Top activating contexts")
         assert "big" in panel.inner_text() and "Promotes" in panel.inner_text()
         wait_for_fragment(page, "pick=node")
         page.get_by_role("button", name="pocket", exact=True).click()
@@ -590,7 +607,7 @@ def test_a_trace_opens_down_to_heads_looks_and_contexts(browser: Any, path: Path
 
 
 @in_browser
-def test_no_view_is_wider_than_a_phone(browser: Any, path: Path):
+def test_every_view_fits_a_phone(browser: Any, path: Path):
     with Visit(browser, path, viewport={"width": 380, "height": 800}) as page:
         for tab in ("overview", "maps?head=L0H1&open=true", "flow", "circuit", "trace"):
             go(page, tab)
@@ -643,7 +660,7 @@ def test_the_policy_holds_in_the_browser(browser: Any, path: Path):
 
 
 @in_browser
-def test_what_is_missing_is_said_and_has_no_tab(browser: Any, tmp_path: Path):
+def test_missing_results_have_a_note_and_no_tab(browser: Any, tmp_path: Path):
     path = write_report(run_folder(tmp_path / "run"))
     with Visit(browser, path, "#trace") as page:
         assert page.get_by_role("tab").all_inner_texts() == ["Overview"]
@@ -660,8 +677,8 @@ def test_what_is_missing_is_said_and_has_no_tab(browser: Any, tmp_path: Path):
 
 
 @in_browser
-def test_it_works_inside_a_notebook(browser: Any, path: Path, tmp_path: Path):
-    """In a frame that has no address and may store nothing."""
+def test_the_page_works_inside_a_notebook(browser: Any, path: Path, tmp_path: Path):
+    """In a sandboxed frame, without a URL or storage of its own."""
     outside = tmp_path / "notebook.html"
     outside.write_text(
         f'<iframe sandbox="allow-scripts" width=1000 height=800 srcdoc="{html.escape(path.read_text())}"></iframe>'
@@ -674,39 +691,43 @@ def test_it_works_inside_a_notebook(browser: Any, path: Path, tmp_path: Path):
 
 
 @in_browser
-def test_on_paper_all_views_are_there(browser: Any, path: Path, tmp_path: Path):
+def test_all_views_are_printed(browser: Any, path: Path, tmp_path: Path):
     with Visit(browser, path, color_scheme="dark") as page:
         page.pdf(path=tmp_path / "report.pdf")
         assert (tmp_path / "report.pdf").stat().st_size > 20_000
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         page.emulate_media(media="print")
-        drawn(page)
+        wait_for_frame(page)
         assert page.locator(".view:visible").count() == 5
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
 @in_browser
-@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there: `npm ci` in report/")
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: `npm ci` in report/")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Any, path: Path, scheme: str):
     with Visit(browser, path, color_scheme=scheme, bypass_csp=True) as page:
         page.evaluate(AXE.read_text())
-        rules = {} if scheme == "light" else {"runOnly": ["color-contrast"]}  # all that the dark changes
+        rules = (
+            {} if scheme == "light" else {"runOnly": ["color-contrast"]}
+        )  # all that the dark theme changes
         for tab in ("overview", "maps?head=L0H1&open=true", "flow", "circuit?head=L0H0", "trace?pick=link:0"):
             go(page, tab)
-            findings = page.evaluate("rules => axe.run(rules).then(found => found.violations)", rules)
+            findings = page.evaluate("rules => axe.run(rules).then(results => results.violations)", rules)
             serious = [
-                (each["id"], [node["html"][:200] for node in each["nodes"][:3]])
-                for each in findings
-                if each["impact"] in ("serious", "critical")
+                (finding["id"], [node["html"][:200] for node in finding["nodes"][:3]])
+                for finding in findings
+                if finding["impact"] in ("serious", "critical")
             ]
             assert not serious, (tab, serious)
 
 
 @in_browser
-def test_a_large_pair_opens_and_slides(browser: Any, large: dict[str, Any], tmp_path: Path):
+def test_a_large_report_opens_and_its_threshold_slides(
+    browser: Any, large_report: dict[str, Any], tmp_path: Path
+):
     path = tmp_path / "report.html"
-    path.write_text(report_html(large))
+    path.write_text(report_html(large_report))
     with Visit(browser, path, "#maps?threshold=1") as page:
         opened = page.evaluate("performance.getEntriesByName('drawn')[0].startTime")
         assert [len(heads) for heads in shown_heads(page)] == [144, 144]

@@ -1,12 +1,14 @@
-// What the Python side collects (edgewise.report.collect): the types say what is there, and what may be missing.
+// The report's data, as edgewise.report.collect writes it.
 
-export interface Packed {
+/** Maps in eight bits, in base64 (edgewise.report.packing). */
+export interface PackedMaps {
   kind: "list" | "whole";
   shape: [number, number, number]; // layers, heads, cells of the lower triangle
   count: number;
   data: string;
 }
 
+/** Effect explained by the most important components, with quartiles over prompts. */
 export interface Curve {
   counts: number[];
   explained: number[];
@@ -14,7 +16,8 @@ export interface Curve {
   upper: number[];
 }
 
-export interface Found {
+/** The smallest circuit of heads, or of edges. */
+export interface ComponentCircuit {
   total: number;
   needed: number;
   faithfulness: number;
@@ -31,16 +34,16 @@ export interface ModelCircuit {
   prompts: number;
   warnings: string[];
   counts: Record<string, number | null>;
-  head_circuit: Found | null;
-  edge_circuit: Found | null;
+  head_circuit: ComponentCircuit | null;
+  edge_circuit: ComponentCircuit | null;
 }
 
 export interface Prompt {
   text: string;
   tokens: string[];
   answers: string[];
-  maps: Packed[]; // of each model
-  types: string[][][]; // of each model, layer and head
+  maps: PackedMaps[]; // [models]
+  types: string[][][]; // [models][layers][heads]
 }
 
 export interface Task {
@@ -62,15 +65,15 @@ export interface TraceNode {
   label: string;
   influence: number;
   value: number | null;
-  origin: number | null;
+  origin: number | null; // position of the token that a feature responds to
 }
 
 export interface TraceLink {
   source: string;
   target: string;
   weight: number;
-  flow: number;
-  straight: number;
+  flow: number; // share of the output
+  straight: number; // direct, along the residual stream
   heads: [string, number][];
 }
 
@@ -82,14 +85,15 @@ export interface Cluster {
   influence: number;
 }
 
-export interface Look {
+/** An attention score, attributed to pairs of a source at the query and one at the key. */
+export interface QKAttribution {
   layer: number;
   head: number;
   query: number;
   key: number;
   weight: number;
   score: number;
-  rest: number;
+  rest: number; // all pairs that are not listed
   pairs: [string, string, number][];
 }
 
@@ -99,11 +103,12 @@ export interface FeatureContexts {
   lowered?: [string, number][];
 }
 
+/** Change of the logits when a feature or a head is ablated. */
 export interface Intervention {
-  what: string;
+  what: string; // a feature's id, or L5H1
   predicted: number;
   actual: number;
-  frozen_attention: number;
+  frozen: number; // with attention patterns and norm denominators frozen
 }
 
 export interface Trace {
@@ -117,18 +122,18 @@ export interface Trace {
   links: TraceLink[];
   clusters: Cluster[];
   strengths: number[][];
-  origins: number[];
+  origins: number[]; // [positions]: share of the output attributed to each token embedding
   paths: { link: number; paths: [string, number][]; longer: number }[];
-  looks: Look[];
+  looks: QKAttribution[]; // of the attention edges with most flow
   interventions: Intervention[];
   contexts: Record<string, FeatureContexts>;
   figures: Record<string, number | null>;
   warnings: string[];
-  cells: Packed;
+  cells: PackedMaps; // flow through each attention edge, relative to the largest
   cells_largest: number;
-  arriving?: number[][][]; // of each layer, head and key: the flow into the last query
-  head_flow?: number[][]; // of each layer and head: the flow in all
-  maps: Packed;
+  arriving?: number[][][]; // [layers][heads][keys]: flow to the last query
+  head_flow?: number[][]; // [layers][heads]: flow through all edges
+  maps: PackedMaps;
   main_key: number;
 }
 
@@ -148,8 +153,8 @@ export interface Training {
   steps: number | null;
   seconds: number | null;
   tasks: { dense?: Record<string, number>; sparse?: Record<string, number> } | null;
-  pressure: [number, number][]; // tokens, pressure
-  checks: [number, number, number][]; // tokens, density, loss above the dense model's
+  pressure: [number, number][]; // tokens, multiplier of the sparsity penalty
+  checks: [number, number, number][]; // validations: tokens, density, loss above the dense model's
 }
 
 export interface Report {

@@ -1,17 +1,17 @@
-// The page: tabs, what is lit, and the views, each made when it is first looked at.
-import { circuitView } from "./circuit-view";
-import { isDark, onTheme, setPrinting, setTheme } from "./colour";
+// The page: header with tabs, bar of the selected head, and the views, each made when it is first shown.
+import { circuitView } from "./circuit/circuit-view";
 import { readReport, type Report } from "./data";
-import { el, replace } from "./dom";
-import { flowView } from "./flow-view";
+import { flowView } from "./flow/flow-view";
 import { headBar } from "./head-bar";
-import { mapsView } from "./maps-view";
-import { overviewView } from "./overview-view";
+import { mapsView } from "./maps/maps-view";
+import { overviewView } from "./overview/overview-view";
 import { Store, TABS, type Changed, type State, type Tab } from "./store";
-import { hideTip, installTip } from "./tip";
-import { traceView } from "./trace-view";
-import type { Context, View } from "./view";
-import { visible } from "./words";
+import { traceView } from "./trace/trace-view";
+import { isDark, onTheme, setPrinting, setTheme } from "./ui/colour";
+import { el, replace } from "./ui/dom";
+import { visible } from "./ui/format";
+import { hideTooltip, installTooltip } from "./ui/tooltip";
+import type { Context, View } from "./ui/view";
 
 const NAMES: Record<Tab, string> = {
   overview: "Overview",
@@ -20,7 +20,7 @@ const NAMES: Record<Tab, string> = {
   circuit: "Circuit",
   trace: "Trace",
 };
-const MAKERS: Record<Tab, (context: Context) => View> = {
+const VIEWS: Record<Tab, (context: Context) => View> = {
   overview: overviewView,
   maps: mapsView,
   flow: flowView,
@@ -28,169 +28,165 @@ const MAKERS: Record<Tab, (context: Context) => View> = {
   trace: traceView,
 };
 
-/** Tabs with something in them. */
+/** The tabs for which there are results. */
 function tabsOf(report: Report): Tab[] {
   const maps = report.tasks.some((task) => task.prompts.length > 0);
-  const has: Record<Tab, boolean> = {
+  const available: Record<Tab, boolean> = {
     overview: true,
     maps,
     flow: maps,
     circuit: report.tasks.length > 0,
     trace: report.traces.length > 0,
   };
-  return TABS.filter((tab) => has[tab]);
+  return TABS.filter((tab) => available[tab]);
 }
 
-function start(): void {
-  const report = readReport();
-  const store = new Store();
-  const tabs = tabsOf(report);
-  const context: Context = { report, store, tabs };
-  const views = new Map<Tab, View>();
-  const shown = (): Tab => (tabs.includes(store.state.tab) ? store.state.tab : "overview");
+class Page {
+  private readonly report = readReport();
+  private readonly store = new Store();
+  private readonly tabs = tabsOf(this.report);
+  private readonly context: Context = { report: this.report, store: this.store, tabs: this.tabs };
+  private readonly views = new Map<Tab, View>();
+  private readonly missed = new Map<Tab, Set<keyof State>>(); // changes since a hidden view was last drawn
+  private readonly buttons = new Map(this.tabs.map((tab) => [tab, this.tabButton(tab)]));
+  private readonly panels = new Map(this.tabs.map((tab) => [tab, tabPanel(tab)]));
+  private readonly bar = headBar(this.context);
+  private readonly theme = el("button", {
+    type: "button",
+    class: "theme",
+    onclick: () => setTheme(isDark() ? "light" : "dark"),
+  });
 
-  const buttons = new Map(
-    tabs.map((tab) => [
-      tab,
-      el(
-        "button",
-        {
-          type: "button",
-          role: "tab",
-          id: `tab-${tab}`,
-          "aria-controls": `view-${tab}`,
-          onclick: () => store.set({ tab }),
-        },
-        NAMES[tab],
-      ),
-    ]),
-  );
-  const panels = new Map(
-    tabs.map((tab) => [
-      tab,
-      el("div", {
-        class: "view",
-        role: "tabpanel",
-        id: `view-${tab}`,
-        "aria-labelledby": `tab-${tab}`,
-        hidden: true,
-      }),
-    ]),
-  );
-  const list = el(
-    "div",
-    {
-      class: "tabs",
-      role: "tablist",
-      "aria-label": "Views",
-      onkeydown: (event: KeyboardEvent) => {
-        const step = { ArrowRight: 1, ArrowLeft: -1, Home: -99, End: 99 }[event.key];
-        if (!step) return;
-        event.preventDefault();
-        const place = tabs.indexOf(shown()) + step;
-        const next = tabs[Math.abs(step) > 1 ? (step < 0 ? 0 : tabs.length - 1) : (place + tabs.length) % tabs.length]!;
-        store.set({ tab: next });
-        buttons.get(next)!.focus();
-      },
-    },
-    ...buttons.values(),
-  );
+  constructor(app: HTMLElement) {
+    app.append(this.skipLink(), this.header(), this.bar.element, el("main", {}, ...this.panels.values()));
+    installTooltip();
+    this.nameTheme();
+    this.store.listen((changed) => this.update(changed));
+    onTheme(() => {
+      this.nameTheme();
+      this.views.forEach((view) => view.update(null));
+    });
+    addEventListener("beforeprint", () => {
+      setPrinting(true);
+      this.tabs.forEach((tab) => this.show(tab, null));
+    });
+    addEventListener("afterprint", () => {
+      setPrinting(false);
+      this.update(null);
+    });
+    this.update(null);
+  }
 
-  const theme = el("button", { type: "button", class: "theme", onclick: () => setTheme(isDark() ? "light" : "dark") });
-  const nameTheme = () => (theme.textContent = isDark() ? "Light" : "Dark");
-  nameTheme();
-  const bar = headBar(context);
-  const app = document.getElementById("app")!;
-  app.append(
-    el(
-      "a",
-      {
-        class: "skip",
-        href: "#",
-        onclick: (event: Event) => {
-          event.preventDefault();
-          panels.get(shown())!.querySelector<HTMLElement>("button, select, input, a")?.focus();
-        },
-      },
-      "Skip to the view",
-    ),
-    el(
+  private get current(): Tab {
+    const { tab } = this.store.state;
+    return this.tabs.includes(tab) ? tab : "overview";
+  }
+
+  private nameTheme(): void {
+    this.theme.textContent = isDark() ? "Light" : "Dark";
+  }
+
+  private update(changed: Changed | null): void {
+    hideTooltip();
+    const { current } = this;
+    for (const tab of this.tabs) {
+      const button = this.buttons.get(tab)!;
+      button.setAttribute("aria-selected", String(tab === current));
+      button.tabIndex = tab === current ? 0 : -1;
+      this.panels.get(tab)!.hidden = tab !== current;
+      const missed = this.missed.get(tab) ?? new Set();
+      changed?.forEach((key) => missed.add(key));
+      this.missed.set(tab, tab === current ? new Set() : missed);
+      if (tab === current) this.show(tab, changed ? missed : null);
+    }
+    this.bar.update();
+    document.title = `${visible(this.report.title, 60)} · ${NAMES[current]} · Edgewise`;
+  }
+
+  private show(tab: Tab, changed: Changed | null): void {
+    const panel = this.panels.get(tab)!;
+    panel.hidden = false;
+    try {
+      const made = this.views.get(tab);
+      if (made) return made.update(changed);
+      const view = VIEWS[tab](this.context);
+      this.views.set(tab, view);
+      replace(panel, view.element);
+      view.update(null);
+    } catch (error) {
+      // damaged results must not take the other views down
+      replace(panel, problem("This view could not be drawn", error));
+    }
+  }
+
+  private header(): HTMLElement {
+    return el(
       "header",
       { class: "top" },
       el(
         "div",
         { class: "name" },
-        el("h1", {}, visible(report.title, 60)),
-        el("span", { class: "made" }, visible(report.made, 40)),
+        el("h1", {}, visible(this.report.title, 60)),
+        el("span", { class: "made" }, visible(this.report.made, 40)),
       ),
-      list,
-      theme,
-    ),
-    bar.element,
-    el("main", {}, ...panels.values()),
-  );
-  installTip();
+      el(
+        "div",
+        {
+          class: "tabs",
+          role: "tablist",
+          "aria-label": "Views",
+          onkeydown: (event: KeyboardEvent) => this.moveTab(event),
+        },
+        ...this.buttons.values(),
+      ),
+      this.theme,
+    );
+  }
 
-  const show = (tab: Tab, changed: Changed | null) => {
-    const panel = panels.get(tab)!;
-    panel.hidden = false;
-    try {
-      const view = views.get(tab);
-      if (view) return view.update(changed);
-      const made = MAKERS[tab](context);
-      views.set(tab, made);
-      replace(panel, made.element);
-      made.update(null);
-    } catch (error) {
-      // results can be damaged in ways nobody thought of: the other views still work
-      replace(
-        panel,
-        el("p", { class: "note" }, `This view could not be drawn: ${error instanceof Error ? error.message : error}`),
-      );
-    }
-  };
-  const missed = new Map<Tab, Set<keyof State>>(); // what a hidden view has not heard of yet
-  const update = (changed: Changed | null) => {
-    hideTip();
-    const current = shown();
-    for (const tab of tabs) {
-      buttons.get(tab)!.setAttribute("aria-selected", String(tab === current));
-      buttons.get(tab)!.tabIndex = tab === current ? 0 : -1;
-      panels.get(tab)!.hidden = tab !== current;
-      const unheard = missed.get(tab) ?? new Set();
-      changed?.forEach((key) => unheard.add(key));
-      missed.set(tab, tab === current ? new Set() : unheard);
-      if (tab === current) show(tab, changed ? unheard : null);
-    }
-    bar.update();
-    document.title = `${visible(report.title, 60)} · ${NAMES[current]} · Edgewise`;
-  };
-  store.listen(update);
-  onTheme(() => {
-    nameTheme();
-    views.forEach((view) => view.update(null));
-  });
-  addEventListener("beforeprint", () => {
-    setPrinting(true);
-    tabs.forEach((tab) => show(tab, null));
-  });
-  addEventListener("afterprint", () => {
-    setPrinting(false);
-    update(null);
-  });
-  update(null);
-  performance.mark("drawn");
+  private tabButton(tab: Tab): HTMLButtonElement {
+    const onclick = () => this.store.set({ tab });
+    return el(
+      "button",
+      { type: "button", role: "tab", id: `tab-${tab}`, "aria-controls": `view-${tab}`, onclick },
+      NAMES[tab],
+    );
+  }
+
+  private moveTab(event: KeyboardEvent): void {
+    const { tabs } = this;
+    const last = tabs.length - 1;
+    const now = tabs.indexOf(this.current);
+    const next = {
+      ArrowRight: now === last ? 0 : now + 1,
+      ArrowLeft: now === 0 ? last : now - 1,
+      Home: 0,
+      End: last,
+    }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    this.store.set({ tab: tabs[next]! });
+    this.buttons.get(tabs[next]!)!.focus();
+  }
+
+  private skipLink(): HTMLElement {
+    const onclick = (event: Event) => {
+      event.preventDefault();
+      this.panels.get(this.current)!.querySelector<HTMLElement>("button, select, input, a")?.focus();
+    };
+    return el("a", { class: "skip", href: "#", onclick }, "Skip to content");
+  }
 }
 
+const tabPanel = (tab: Tab): HTMLElement =>
+  el("div", { class: "view", role: "tabpanel", id: `view-${tab}`, "aria-labelledby": `tab-${tab}`, hidden: true });
+
+const problem = (text: string, error: unknown): HTMLElement =>
+  el("p", { class: "note" }, `${text}: ${error instanceof Error ? error.message : error}`);
+
+const app = document.getElementById("app")!;
 try {
-  start();
+  new Page(app);
+  performance.mark("drawn");
 } catch (error) {
-  replace(
-    document.getElementById("app")!,
-    el(
-      "p",
-      { class: "note" },
-      `This report is damaged and cannot be shown: ${error instanceof Error ? error.message : error}`,
-    ),
-  );
+  replace(app, problem("This report is damaged and cannot be shown", error));
 }

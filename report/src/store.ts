@@ -1,5 +1,5 @@
-// One object holds all that a visitor has chosen. Every change is told to the views, and written to the page's fragment,
-// so that a link reproduces what is seen.
+// The state of the page: everything a visitor has selected. Listeners hear of every change, and the URL's fragment holds
+// it, so that a link reproduces the view.
 
 export const TABS = ["overview", "maps", "flow", "circuit", "trace"] as const;
 export type Tab = (typeof TABS)[number];
@@ -8,22 +8,22 @@ export interface State {
   tab: Tab;
   task: number;
   prompt: number;
-  threshold: number; // share of the effect; 0 means the task's own
-  type: string; // of heads; "" is all
+  threshold: number; // explained effect; 0: the task's own
+  type: string; // head type; "": all
   sort: "importance" | "layer";
-  head: string; // lit everywhere; "" is none
-  open: boolean; // the head is enlarged among the maps
-  query: number; // whose attention is drawn over the text; -1 is the last
-  all: boolean; // flow through all heads, not only those of the circuit
-  token: number; // at which flow ends; -1 is all
-  steps: number; // back from the output in the flow; -1 is all
-  edges: number; // of the wiring
+  head: string; // selected in all views; "": none
+  open: boolean; // the selected head is enlarged
+  query: number; // its attention weights are shown on the text; -1: the last
+  all: boolean; // flow through all heads instead of the circuit's
+  token: number; // target of the flow; -1: all
+  steps: number; // layers back from the target; -1: all
+  edges: number; // drawn in the wiring
   trace: number;
-  links: number; // of the trace that are drawn
-  side: number; // which of a pair of traces
-  share: number; // of what a key brings, in the diagram
-  key: number; // of the diagram; -1 is the main one
-  pick: string; // in the trace: link:3, node:ID or head:L4H1
+  links: number; // drawn in the attribution graph
+  side: number; // 0 or 1: which model's trace
+  share: number; // of the flow from the key, in the diagram
+  key: number; // of the diagram; -1: the one with most flow
+  pick: string; // selected in the trace: link:3, node:ID or head:L4H1
 }
 
 export type Changed = ReadonlySet<keyof State>;
@@ -71,41 +71,41 @@ export class Store {
     const changed = KEYS.filter((key) => key in change && change[key] !== before[key]);
     if (!changed.length) return;
     this.state = { ...before, ...change };
-    this.tell(changed);
+    this.notify(changed);
     if (changed.includes("tab")) this.write(true);
     else {
-      clearTimeout(this.timer); // browsers refuse to have the address changed at every step of a slider
+      clearTimeout(this.timer); // browsers limit how often the URL may change
       this.timer = window.setTimeout(() => this.write(false), 120);
     }
   }
 
   get fragment(): string {
-    const said = new URLSearchParams();
+    const parameters = new URLSearchParams();
     for (const key of KEYS)
-      if (key !== "tab" && this.state[key] !== DEFAULTS[key]) said.set(key, String(this.state[key]));
-    return `#${this.state.tab}${said.size ? `?${said}` : ""}`;
+      if (key !== "tab" && this.state[key] !== DEFAULTS[key]) parameters.set(key, String(this.state[key]));
+    return `#${this.state.tab}${parameters.size ? `?${parameters}` : ""}`;
   }
 
-  /** Changes of one frame are told together. */
-  private tell(changed: (keyof State)[]): void {
+  /** Tell listeners of all changes of one frame together. */
+  private notify(changed: (keyof State)[]): void {
     const waiting = this.pending.size > 0;
     changed.forEach((key) => this.pending.add(key));
     if (waiting) return;
     requestAnimationFrame(() => {
-      const told = this.pending;
+      const changes = this.pending;
       this.pending = new Set();
-      this.listeners.forEach((listener) => listener(told));
+      this.listeners.forEach((listener) => listener(changes));
     });
   }
 
-  private write(visited: boolean): void {
+  private write(newEntry: boolean): void {
     clearTimeout(this.timer);
     if (location.hash === this.fragment) return;
     try {
-      if (visited) history.pushState(null, "", this.fragment);
+      if (newEntry) history.pushState(null, "", this.fragment);
       else history.replaceState(null, "", this.fragment);
     } catch {
-      // inside some notebooks a page has no address of its own; it works without
+      // a sandboxed notebook frame has no URL of its own
     }
   }
 
@@ -114,23 +114,23 @@ export class Store {
     if (location.hash === this.fragment) return;
     this.state = { ...DEFAULTS, ...parse(location.hash) };
     const changed = KEYS.filter((key) => this.state[key] !== before[key]);
-    if (changed.length) this.tell(changed);
+    if (changed.length) this.notify(changed);
   }
 }
 
-/** What a fragment says; anybody may have written it, so only values of the right kind count. */
+/** The state in a fragment; anyone can have written it, so values of the wrong type are ignored. */
 export function parse(fragment: string): Partial<State> {
   const [tab, rest] = fragment.replace(/^#/, "").split("?", 2);
-  const found: Record<string, unknown> = {};
-  if ((TABS as readonly string[]).includes(tab ?? "")) found["tab"] = tab;
+  const state: Record<string, unknown> = {};
+  if ((TABS as readonly string[]).includes(tab ?? "")) state["tab"] = tab;
   for (const [key, text] of new URLSearchParams(rest ?? "")) {
-    const usual = DEFAULTS[key as keyof State];
-    if (key === "tab" || usual === undefined || !Object.hasOwn(DEFAULTS, key)) continue;
-    if (typeof usual === "number") {
+    const fallback = DEFAULTS[key as keyof State];
+    if (key === "tab" || fallback === undefined || !Object.hasOwn(DEFAULTS, key)) continue;
+    if (typeof fallback === "number") {
       const value = Number(text);
-      if (Number.isFinite(value)) found[key] = value;
-    } else if (typeof usual === "boolean") found[key] = text === "true";
-    else if (key !== "sort" || text === "layer") found[key] = text;
+      if (Number.isFinite(value)) state[key] = value;
+    } else if (typeof fallback === "boolean") state[key] = text === "true";
+    else if (key !== "sort" || text === "layer") state[key] = text;
   }
-  return found as Partial<State>;
+  return state as Partial<State>;
 }

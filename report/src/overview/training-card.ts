@@ -1,0 +1,106 @@
+// The post-training: density and loss during training, and evaluations before and after.
+import type { Training } from "../data";
+import { card } from "../ui/card";
+import { chart } from "../ui/chart";
+import { colour } from "../ui/colour";
+import { add, el, onResize, replace, zoom } from "../ui/dom";
+import { percent, plural, shortNumber, visible } from "../ui/format";
+import type { Context, View } from "../ui/view";
+
+export function trainingCard({ store }: Context, training: Training): View {
+  let pictures: SVGSVGElement[] = [];
+  const { section, body } = card(
+    store,
+    "Post-training",
+    "During training: density, the share of attention edges that are open, and held-out loss above the dense model's. The dashed line is the loss tolerance.",
+    "training",
+    {
+      pictures: () => pictures,
+      rows: () => [["tokens", "density", "delta_ce"], ...training.checks],
+      value: () => training,
+    },
+  );
+  const stage = el("div", { class: "pair" });
+  add(body, stage, facts(training), evaluations(training));
+  const draw = (width: number) => {
+    if (!training.checks.length) return replace(stage, el("p", { class: "quiet" }, "There is no log of this run."));
+    pictures = charts(training, width > 680 ? (width - 24) / 2 : width);
+    replace(stage, ...pictures);
+  };
+  onResize(stage, (width) => draw(width / zoom()));
+  return { element: section, update: () => stage.clientWidth && draw(stage.clientWidth / zoom()) };
+}
+
+function charts({ checks, tolerance }: Training, width: number): SVGSVGElement[] {
+  const density = chart({
+    width,
+    label: "Density",
+    xLabel: "tokens",
+    yLabel: "open edges",
+    format: (value) => percent(value, value < 0.1 && value > 0 ? 1 : 0),
+    series: [{ name: "Open edges", colour: colour("twin"), points: checks.map(([tokens, open]) => [tokens, open]) }],
+  });
+  const loss = chart({
+    width,
+    label: "Loss above the dense model's",
+    xLabel: "tokens",
+    yLabel: "loss above dense",
+    series: [{ name: "Loss", colour: colour("twin"), points: checks.map(([tokens, , delta]) => [tokens, delta]) }],
+    target: tolerance ? { value: tolerance, label: `loss tolerance ${shortNumber(tolerance)}` } : undefined,
+  });
+  return [density, loss];
+}
+
+function facts(training: Training): HTMLElement {
+  const values = [
+    [training.model, "model"],
+    [training.recipe, "recipe"],
+    [training.tokens?.toLocaleString("en"), "tokens"],
+    [training.heads_closed === null ? null : `${training.heads_closed} of ${training.heads}`, "heads closed"],
+    [training.seconds ? duration(training.seconds) : null, "time"],
+    [training.seed, "seed"],
+  ].filter(([value]) => value !== null && value !== undefined);
+  return el(
+    "dl",
+    { class: "facts" },
+    ...values.map(([value, name]) => el("div", {}, el("dt", {}, name), el("dd", {}, visible(String(value), 40)))),
+  );
+}
+
+const duration = (seconds: number): string =>
+  seconds < 120
+    ? `${Math.round(seconds)} s`
+    : seconds < 7200
+      ? `${Math.round(seconds / 60)} min`
+      : `${(seconds / 3600).toFixed(1)} h`;
+
+/** The table of evaluations of the dense and the sparse model. */
+function evaluations(training: Training): HTMLElement | null {
+  const { dense, sparse } = training.tasks ?? {};
+  if (!dense || !sparse) return null;
+  const names = Object.keys(dense).filter((name) => name in sparse);
+  const header = ["Measure", "Dense", "Sparse"].map((name) => el("th", { scope: "col" }, name));
+  const row = (name: string) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, visible(name, 40)),
+      el("td", {}, shortNumber(dense[name])),
+      el("td", {}, shortNumber(sparse[name])),
+    );
+  return el(
+    "details",
+    {},
+    el("summary", {}, `Evaluation before and after: ${plural(names.length, "measure")}`),
+    el(
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Evaluation before and after" },
+      el(
+        "table",
+        {},
+        el("thead", {}, el("tr", {}, ...header)),
+        el("tbody", {}, ...names.map(row)),
+      ),
+    ),
+  );
+}
