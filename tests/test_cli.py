@@ -1,5 +1,6 @@
 """The command line: help, version, flags instead of argument names, one line and exit code 2 for bad input."""
 
+import io
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from transformers.models.mamba import MambaConfig, MambaForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
-from edgewise.cli.flags import flags_of, name_flags
+from edgewise.cli.flags import HelpText, flags_of, name_flags
 from edgewise.cli.main import COMMANDS
 
 
@@ -106,6 +107,7 @@ def test_help_of_a_command_starts_with_what_it_does_and_shows_examples(name):
     assert code == 0 and err == "" and usage.startswith(f"usage: edgewise {name}")
     assert summary == str(COMMANDS[name].__doc__).splitlines()[0]
     assert f"\n\nExamples:\n  edgewise {name}" in out
+    assert "{None}|" not in out
 
 
 def test_flags_of_a_command_are_its_keywords_and_the_fields_of_its_config():
@@ -127,3 +129,11 @@ def test_errors_of_the_library_name_arguments_and_those_of_the_command_line_flag
         edgewise.plan("pocket", edgewise.SparsifyConfig(context=4096))
     code, _, err = command("plan", "pocket", "--context", 4096)
     assert code == 2 and err.startswith("edgewise: --context 4096 is longer than")
+
+
+def test_boxes_and_columns_of_help_stay_straight():
+    shown = io.StringIO()
+    HelpText(shown, {"edges": "--edges"}).write(
+        "│ --out {None}|PATH  Not with `edges=False`. │\nusage: [--out {None}|PATH]\n"
+    )
+    assert shown.getvalue() == "│ --out PATH         Not with --no-edges.    │\nusage: [--out PATH]\n"

@@ -12,7 +12,7 @@ from edgewise.cli.circuit import circuit
 from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
 from edgewise.cli.features import features
-from edgewise.cli.flags import FlagNames, flags_of
+from edgewise.cli.flags import FlagNames, HelpText, flags_of
 from edgewise.cli.flow import flow
 from edgewise.cli.info import info
 from edgewise.cli.maps import maps
@@ -69,10 +69,8 @@ def _run(name: str, arguments: Sequence[str]) -> None:
     command = COMMANDS[name]
     flags = flags_of(command)
     wants_help = {"-h", "--help"} & set(arguments)
-    with (
-        redirect_stdout(FlagNames(sys.stdout, flags if wants_help else {})),  # type: ignore
-        errors_in_one_line(flags),
-    ):
+    stdout = HelpText(sys.stdout, flags) if wants_help else sys.stdout
+    with redirect_stdout(stdout), errors_in_one_line(flags):  # type: ignore
         tyro.cli(command, prog=f"edgewise {name}", description=description(command), args=arguments)
 
 
