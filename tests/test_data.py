@@ -444,13 +444,13 @@ def _write(path, content: bytes):
         (
             "short.txt",
             b"The large " * 18,
-            "short.txt holds only 37 tokens, not one row of 64: give more text or a smaller --context",
+            "short.txt holds only 37 tokens, not one sequence of 64: give more text or a smaller `context`",
         ),
         (
             "alike.jsonl",
             b'{"text": "The opposite of large is small"}\n' * 90,
-            "alike.jsonl holds 630 tokens, too few or too much alike to train on rows of 64 and hold out others: "
-            "give more text, a smaller --context, or other text as --valid",
+            "alike.jsonl holds 630 tokens, too few or too much alike to train on sequences of 64 and hold out others: "
+            "give more text, a smaller `context`, or other text as `valid`",
         ),
         (
             "two.jsonl",
@@ -473,7 +473,7 @@ def test_files_that_cannot_be_used(name, content, message, tokenizer, tmp_path):
 
 def test_too_little_to_evaluate_on(tokenizer, corpus, tmp_path):
     short = _write(tmp_path / "short.txt", b"The large " * 18)
-    message = "short.txt holds only 37 tokens, not one row of 64: give more text or a smaller --context"
+    message = "short.txt holds only 37 tokens, not one sequence of 64: give more text or a smaller `context`"
     with pytest.raises(EdgewiseError, match=message):
         held_out_only(short, tokenizer, CONTEXT, tokens=1000)
     with pytest.raises(EdgewiseError, match=message):
@@ -512,8 +512,8 @@ def test_other_things_that_are_no_data(tokenizer, tmp_path):
     splits = datasets.DatasetDict(train=dataset(), test=dataset())
     for data, message in [
         (tmp_path / "folder", r"folder holds no file to read: put \.txt, \.jsonl, \.json, \.parquet"),
-        ([], "no data given: the list is empty"),
-        (7, "data is a path, a name or a dataset, or a list of these; not a int"),
+        ([], "`data` is an empty list"),
+        (7, "`data` is a path, a name or a dataset, or a list of these; not a int"),
         (splits, "the dataset has several splits; give one of them: train, test"),
     ]:
         with pytest.raises(EdgewiseError, match=message):

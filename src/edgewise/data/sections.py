@@ -1,4 +1,4 @@
-"""Documents, and sections of long ones: the unit that is shuffled, and trained on or held out as a whole."""
+"""Documents and sections of long ones. A section is the unit that is shuffled, and either trained on or held out."""
 
 import hashlib
 import re
@@ -19,7 +19,7 @@ SHUFFLE_BUFFER = 2048
 
 
 def cut(text: str, limit: int) -> Iterator[str]:
-    """Pieces of at most `limit` characters, each but the first beginning with white space if there is any."""
+    """Cut a text into sections of at most `limit` characters, before white space if there is any."""
     start = 0
     while len(text) - start > limit:
         space = max(text.rfind(mark, start + 1, start + limit + 1) for mark in " \n\t")
@@ -29,11 +29,11 @@ def cut(text: str, limit: int) -> Iterator[str]:
     yield text[start:]
 
 
-def split_documents(pieces: Iterable[str], limit: int) -> Iterator[str]:
-    """The sections of a text that comes in pieces."""
+def split_documents(chunks: Iterable[str], limit: int) -> Iterator[str]:
+    """Split a text that is read in chunks at its separators, and cut its documents into sections."""
     rest = ""
-    for piece in pieces:
-        *ended, rest = SEPARATOR.split(rest + piece)
+    for chunk in chunks:
+        *ended, rest = SEPARATOR.split(rest + chunk)
         for document in ended:
             yield from cut(document, limit)
         *full, rest = cut(rest, limit)
@@ -42,16 +42,16 @@ def split_documents(pieces: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def digest(section: str) -> int:
-    """The same in every process, for the same text up to white space around it."""
+    """A hash of the text without white space around it, the same in every process."""
     return int.from_bytes(hashlib.blake2b(section.strip().encode(), digest_size=8).digest())
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which sections are held out: a question of their text alone, so that no text is on both sides."""
+    """Which sections are held out. Decided by their text alone, so that no text is on both sides."""
 
     limit: int
-    """The most characters of a section."""
+    """Characters of a section at most."""
     one_in: int | None = None
     """One section in how many is held out, by its digest."""
     among: frozenset[int] = frozenset()
@@ -72,7 +72,7 @@ class Corpus:
         ]
 
     def sections(self, limit: int) -> Iterator[str]:
-        """In the order of the data."""
+        """All sections, in the order of the data."""
         return _sections(self.shards, self.sources, limit)
 
     def shuffled(self, split: Split, seed: int) -> "datasets.IterableDataset":
@@ -92,17 +92,17 @@ def _sections(shards: list[tuple[int, int]], sources: tuple[Source, ...], limit:
     for number, shard in shards:
         source = sources[number]
         texts = source.texts(shard)
-        for pieces in (
+        for chunks in (
             [_checked(texts, source.files[shard])] if source.of_lines else ([text] for text in texts)
         ):
-            yield from (section for section in split_documents(pieces, limit) if section.strip())
+            yield from (section for section in split_documents(chunks, limit) if section.strip())
 
 
-def _checked(pieces: Iterable[str], file: str) -> Iterator[str]:
-    for piece in pieces:
-        if "\0" in piece:  # valid UTF-8, and never in a text
+def _checked(chunks: Iterable[str], file: str) -> Iterator[str]:
+    for chunk in chunks:
+        if "\0" in chunk:  # valid UTF-8, and never in a text
             raise EdgewiseError(f"{file} is not a text file: it holds NUL bytes")
-        yield piece
+        yield chunk
 
 
 def _training_sections(

@@ -1,4 +1,4 @@
-"""Where text comes from: files, folders, the Hugging Face hub, or objects of `datasets`, which does the reading."""
+"""Sources of text: files, folders, the Hugging Face hub, or objects of `datasets`, which does the reading."""
 
 import glob
 import re
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.models.hub import hub_is_reachable
 
-if TYPE_CHECKING:  # imported where it is used: it takes seconds
+if (
+    TYPE_CHECKING
+):  # elsewhere imported where it is used: it takes seconds, and embedded models bring their own text
     import datasets
 
 READERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 """The module of `datasets` that reads a kind of file."""
 USABLE = f"{', '.join(READERS)}, or one of the first three with .gz"
-# Records read at a time: much faster than one by one, and of ordinary documents a few megabytes.
-BATCH = 256
+RECORDS_AT_A_TIME = 256
+"""Much faster than one by one, and of ordinary documents a few megabytes."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,14 @@ class Source:
     """Whether its records are the lines of text files, and not whole documents."""
 
     def texts(self, shard: int) -> Iterator[str]:
-        """The documents of a shard; or, of a text file, its text in pieces that end where lines end."""
+        """The documents of a shard; or, of a text file, its text in chunks that end where lines end."""
         where = self.files[shard] if self.files else self.name
         # A dataset somebody has shuffled or cut is taken as it is: sharding would change what is in it.
-        part = self.dataset if self.shards == 1 else self.dataset.shard(self.shards, shard)
+        dataset = self.dataset if self.shards == 1 else self.dataset.shard(self.shards, shard)
         column = None
         try:
             table: Any  # of pyarrow
-            for table in part.with_format("arrow").iter(BATCH):
+            for table in dataset.with_format("arrow").iter(RECORDS_AT_A_TIME):
                 column = column or _text_column(table.schema, where)
                 texts = [text for text in table[column].to_pylist() if text]
                 yield from ["".join(texts)] if self.of_lines else texts
@@ -70,23 +72,23 @@ def _text_column(schema: Any, where: str) -> str:
     return strings[0]
 
 
-def find(data: Any) -> list[Source]:
-    """All that `data` names. At least one source; whether there is text in it is seen when it is read."""
+def find_sources(data: Any) -> list[Source]:
+    """The sources that `data` names, at least one; nothing is read yet."""
     import datasets
 
     if isinstance(data, list | tuple):
         if not data:
-            raise EdgewiseError("no data given: the list is empty")
-        return [source for item in data for source in find(item)]
+            raise EdgewiseError("`data` is an empty list")
+        return [source for item in data for source in find_sources(item)]
     if isinstance(data, datasets.Dataset):
-        return [Source(name_of(data), data.to_iterable_dataset())]
+        return [Source(source_name(data), data.to_iterable_dataset())]
     if isinstance(data, datasets.IterableDataset):
-        return [Source(name_of(data), data)]
+        return [Source(source_name(data), data)]
     if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
         raise EdgewiseError(f"the dataset has several splits; give one of them: {', '.join(map(str, data))}")
     if not isinstance(data, str | Path):
         raise EdgewiseError(
-            f"data is a path, a name or a dataset, or a list of these; not a {type(data).__name__}"
+            f"`data` is a path, a name or a dataset, or a list of these; not a {type(data).__name__}"
         )
     path = _path(data)
     if path.is_dir():
@@ -102,10 +104,10 @@ def find(data: Any) -> list[Source]:
     return [_from_hub(data)]
 
 
-def name_of(data: Any) -> str:
-    """What to call it in messages."""
+def source_name(data: Any) -> str:
+    """The name of data in messages and summaries."""
     if isinstance(data, list | tuple):
-        names = list(map(name_of, data))
+        names = list(map(source_name, data))
         return ", ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more"
     if isinstance(data, str | Path):
         path = _path(data)
