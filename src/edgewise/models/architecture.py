@@ -1,4 +1,4 @@
-"""Where things are inside an architecture: decoder layers, norms, each head's projections, MLPs.
+"""The modules of an architecture: decoder layers, norms, each head's projections, MLPs.
 
 Patching whole heads needs none of this beyond the list of layers. Edges between components do: which residual stream a
 head's query, key and value read, and what each head writes. Names differ between architectures, and this file is the only
@@ -27,7 +27,7 @@ _INTERLEAVED = ("query_key_value",)  # each head's query, key and value beside e
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer's parts."""
+    """The modules of one decoder layer."""
 
     module: nn.Module
     attention: nn.Module
@@ -43,110 +43,113 @@ class Layer:
     kv_heads: int
 
     def weights(self, kind: str) -> tuple[Tensor, Tensor | None]:  # -> [heads, D, d], [heads, 1, d]
-        """What makes each head's query, key or value from the normalised residual stream."""
+        """W_Q, W_K or W_V and its bias: they map the normalised residual stream to each head's queries, keys or values."""
         which, columns = self.columns[kind]
         matrix, bias = weight_and_bias(self.projections[which])
         return matrix[columns].transpose(1, 2), None if bias is None else bias[columns][:, None]
 
     @property
     def out_weights(self) -> Tensor:  # -> [heads, d, D]
-        """What each head writes to the residual stream, from its output."""
+        """W_O: maps each head's output to what it writes to the residual stream."""
         matrix, _ = weight_and_bias(self.out)
         return matrix.T.unflatten(0, (self.heads, -1))
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A whole model's parts."""
+class Architecture:
+    """The modules of a model: its decoder layers and the norm before the unembedding."""
 
     layers: Sequence[Layer]
     final_norm: nn.Module
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The decoder layers, in order: of each installed attention module, the member of a list that it belongs to."""
-    found: dict[int, nn.Module] = {}
+    """The decoder layers, in order: of each attention module with a gate, the member of a list that it belongs to."""
+    layers: dict[int, nn.Module] = {}
     for name, module in model.named_modules():
         gate = getattr(module, "edge_gate", None)
         if gate is not None:
-            place = re.match(r"(.*\.\d+)\.", name + ".")
-            if place is None:
+            member = re.match(r"(.*\.\d+)\.", name + ".")
+            if member is None:
                 raise EdgewiseError(f"{type(model).__name__} does not keep its layers in a list")
-            found[gate.layer] = model.get_submodule(place[1])
-    if not found:
+            layers[gate.layer] = model.get_submodule(member[1])
+    if not layers:
         raise EdgewiseError(
             "this model was not loaded by edgewise; use edgewise.load(...), or edgewise.install(model) first"
         )
-    return [found[layer] for layer in sorted(found)]
+    return [layers[index] for index in sorted(layers)]
 
 
-def parts_of(model: nn.Module) -> Parts:
-    """The parts of a model whose layers are `x + attention(norm(x))` and `x + mlp(norm(x))`, one after the other or side by
-    side."""
+def architecture_of(model: nn.Module) -> Architecture:
+    """The modules of a model whose layers are `x + attention(norm(x))` and `x + mlp(norm(x))`, in sequence or in parallel."""
     name = type(model).__name__
     layers = [_layer(module, name) for module in decoder_layers(model)]
     base: Any = model
-    final_norm = _child(base.base_model, _FINAL_NORM, name)
-    return Parts(layers, final_norm)
+    return Architecture(layers, _child(base.base_model, _FINAL_NORM, name))
 
 
-def _layer(module: nn.Module, name: str) -> Layer:
-    attention = next(part for part in module.modules() if hasattr(part, "edge_gate"))
+def _layer(module: nn.Module, model: str) -> Layer:
+    attention = next(child for child in module.modules() if hasattr(child, "edge_gate"))
     gate: Any = attention.edge_gate
-    heads, kv_heads = gate.heads, gate.kv_heads
-    out = _child(attention, _OUT, name)
-    d = weight_and_bias(out)[0].shape[1] // heads
-    fused = _maybe(attention, _FUSED) or _maybe(attention, _INTERLEAVED)
-    made_by = [fused] if fused else [_child(attention, (each,), name) for each in _SEPARATE]
-    counts = {"q": heads, "k": kv_heads, "v": kv_heads}
-    columns: dict[str, tuple[int, Tensor]] = {}
-    first = 0
-    for place, (kind, count) in enumerate(counts.items()):
-        block = torch.arange(count * d).view(count, d)
-        if fused is None:
-            columns[kind] = (place, block)
-        elif _maybe(attention, _INTERLEAVED) is not None:
-            columns[kind] = (0, torch.arange(heads)[:, None] * 3 * d + place * d + torch.arange(d))
-        else:
-            columns[kind] = (0, first + block)
-            first += count * d
-    norms = _child(module, _NORM_1, name), _child(module, _NORM_2, name)
+    out = _child(attention, _OUT, model)
+    d = weight_and_bias(out)[0].shape[1] // gate.heads
+    fused = _find_child(attention, _FUSED) or _find_child(attention, _INTERLEAVED)
     return Layer(
-        module,
-        attention,
-        *norms,
-        _child(module, _MLP, name),
-        made_by,
-        columns,
-        out,
-        heads,
-        kv_heads,
+        module=module,
+        attention=attention,
+        norm_1=_child(module, _NORM_1, model),
+        norm_2=_child(module, _NORM_2, model),
+        mlp=_child(module, _MLP, model),
+        projections=[fused] if fused else [_child(attention, (name,), model) for name in _SEPARATE],
+        columns=_qkv_columns(attention, gate.heads, gate.kv_heads, d),
+        out=out,
+        heads=gate.heads,
+        kv_heads=gate.kv_heads,
     )
 
 
+def _qkv_columns(attention: nn.Module, heads: int, kv_heads: int, d: int) -> dict[str, tuple[int, Tensor]]:
+    """For "q", "k" and "v": the index of the projection, and its output columns, int64 [heads or kv_heads, d]."""
+    is_fused = _find_child(attention, _FUSED) is not None
+    is_interleaved = not is_fused and _find_child(attention, _INTERLEAVED) is not None
+    columns: dict[str, tuple[int, Tensor]] = {}
+    first = 0
+    for index, (kind, count) in enumerate({"q": heads, "k": kv_heads, "v": kv_heads}.items()):
+        block = torch.arange(count * d).view(count, d)
+        if is_interleaved:
+            columns[kind] = (0, torch.arange(heads)[:, None] * 3 * d + index * d + torch.arange(d))
+        elif is_fused:
+            columns[kind] = (0, first + block)
+            first += count * d
+        else:
+            columns[kind] = (index, block)
+    return columns
+
+
 def weight_and_bias(projection: nn.Module) -> tuple[Tensor, Tensor | None]:  # -> [out, in], [out]
-    """Of a linear map, whichever way round it keeps its matrix."""
-    found: Any = projection
-    matrix = found.weight if isinstance(projection, nn.Linear) else found.weight.T  # GPT-2's Conv1D
-    return matrix.detach(), None if found.bias is None else found.bias.detach()
+    """The matrix and the bias of a linear map, whichever way round it keeps its matrix."""
+    linear: Any = projection
+    matrix = linear.weight if isinstance(projection, nn.Linear) else linear.weight.T  # GPT-2's Conv1D
+    return matrix.detach(), None if linear.bias is None else linear.bias.detach()
 
 
-def _maybe(module: nn.Module, names: Sequence[str]) -> nn.Module | None:
-    return next((part for name in names if isinstance(part := getattr(module, name, None), nn.Module)), None)
+def _find_child(module: nn.Module, names: Sequence[str]) -> nn.Module | None:
+    children = (getattr(module, name, None) for name in names)
+    return next((child for child in children if isinstance(child, nn.Module)), None)
 
 
 def _child(module: nn.Module, names: Sequence[str], model: str) -> nn.Module:
-    found = _maybe(module, names)
-    if found is None:
+    child = _find_child(module, names)
+    if child is None:
         raise EdgewiseError(
             f"{model}: {type(module).__name__} has no {' or '.join(names)}, so its edges cannot be told apart; "
             "circuits of heads work (`edges=False`)"
         )
-    return found
+    return child
 
 
 def mlp_width(model: Any) -> int:
-    """The width between an MLP's linear maps."""
+    """The width of the hidden layer of the MLPs."""
     text = model.config.get_text_config()
     return getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * text.hidden_size
 
@@ -154,3 +157,6 @@ def mlp_width(model: Any) -> int:
 def vocabulary_size(model: Any) -> int:
     """How many tokens the model computes logits of."""
     return len(model.get_output_embeddings().weight)
+
+
+Parts, parts_of = Architecture, architecture_of  # former names
