@@ -15,7 +15,7 @@ from typing import Annotated
 
 import tyro
 
-from edgewise.models.checkpoint import load_tokenizer
+from edgewise.models.load import load_tokenizer
 from edgewise.tasks.generate import get_task
 
 CHARACTERS = 400  # of each document of ordinary text

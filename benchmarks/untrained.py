@@ -16,8 +16,8 @@ import tyro
 import edgewise
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import held_out_only
-from edgewise.measure.evaluation import measure
-from edgewise.models.checkpoint import load_tokenizer
+from edgewise.measure.loss import measure
+from edgewise.models.load import load_tokenizer
 from edgewise.training.sparsify.config import count
 from edgewise.training.sparsify.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
 from edgewise.training.sparsify.null_value import above, mean_unattended, rows_to_read, with_null_values

@@ -11,7 +11,7 @@ from traced import LENGTH, every_model, model_and_graph
 import edgewise
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.tap import tap
-from edgewise.models.architecture import parts_of
+from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_input, replace_output
 from edgewise.tracing.clusters import attribute_to_tokens
 from edgewise.tracing.graph import Graph
@@ -36,7 +36,7 @@ def linearised_run(
 ):
     """Run the host's own modules with attention weights, denominators and MLP outputs kept; `change` is added to MLP outputs
     at (layer, position), `start` to the embedding. Gives what MLPs read and what the final norm gives."""
-    modules, linear = parts_of(model), graph.linear
+    modules, linear = architecture_of(model), graph.linear
     inputs: dict[int, Tensor] = {}
     final: list[Tensor] = []
 

@@ -27,7 +27,7 @@ from edgewise.circuits.streams import record_edges, wiring_of
 from edgewise.circuits.token_edges import token_edges
 from edgewise.circuits.wiring import Wiring
 from edgewise.core.errors import EdgewiseError
-from edgewise.models.architecture import parts_of
+from edgewise.models.architecture import architecture_of
 from edgewise.pocket import folder
 from edgewise.tasks import make_task
 from edgewise.tasks.pairs import Pair, Prompts, Task, score
@@ -192,7 +192,7 @@ def test_a_search_leaves_no_hook_and_no_gradient_on_the_model():
 
 def plain_edge(model: Any, kind: str, given: Prompts, source: str, target: str) -> Tensor:
     """Path patching by hand: the target reads the clean residual stream, with one source as in the corrupt run."""
-    parts = parts_of(model)
+    parts = architecture_of(model)
 
     def written(ids: Tensor) -> Tensor:
         kept: list[Tensor] = []

@@ -8,7 +8,7 @@ from torch import Tensor
 from traced import LENGTH, every_model, model_and_graph
 
 from edgewise.gating.tap import tap
-from edgewise.models.architecture import parts_of
+from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_output
 from edgewise.tracing.interventions import ablate, predicted_effects
 
@@ -44,7 +44,7 @@ def test_ablations_are_done_in_the_model():
 
     for i, feature in enumerate(which.tolist()):
         with ExitStack() as stack:
-            for number, layer in enumerate(parts_of(model).layers):
+            for number, layer in enumerate(architecture_of(model).layers):
                 gone = graph.source_write(torch.tensor([feature + LENGTH]), number)
                 if gone is not None:
                     stack.enter_context(replace_output(layer.mlp, lambda y, gone=gone: y - gone))

@@ -10,7 +10,7 @@ from torch import Tensor
 from edgewise.circuits.replay import Replay
 from edgewise.circuits.streams import EdgeRuns, clean_stream
 from edgewise.circuits.wiring import INPUTS, Wiring
-from edgewise.models.architecture import Layer, Parts
+from edgewise.models.architecture import Architecture, Layer
 from edgewise.models.hooks import record_input, replace_input, replace_output
 
 
@@ -69,7 +69,7 @@ class _ModuleGradients(NamedTuple):
     read_by_mlp: list[Tensor]
 
 
-def _module_gradients(replay: Replay, parts: Parts, embedding: Tensor) -> _ModuleGradients:
+def _module_gradients(replay: Replay, parts: Architecture, embedding: Tensor) -> _ModuleGradients:
     projections: list[list[Tensor]] = [[] for _ in parts.layers]
     mlps, final, read, read_by_mlp = ([] for _ in range(4))
 

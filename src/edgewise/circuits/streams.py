@@ -9,7 +9,7 @@ from torch import Tensor
 from edgewise.circuits.replay import Replay
 from edgewise.circuits.wiring import Wiring
 from edgewise.core.errors import EdgewiseError
-from edgewise.models.architecture import Layer, Parts, parts_of
+from edgewise.models.architecture import Architecture, Layer, architecture_of
 from edgewise.models.hooks import record_input, replace_output
 
 
@@ -44,7 +44,7 @@ def wiring_of(replay: Replay) -> Wiring:
     """
     clean = clean_stream(replay)
     parallel = all(torch.equal(x, y) for x, y in zip(clean.read, clean.read_by_mlp, strict=True))
-    return Wiring(parts_of(replay.model), parallel)
+    return Wiring(architecture_of(replay.model), parallel)
 
 
 def record_edges(replay: Replay, wiring: Wiring | None = None) -> EdgeRuns:
@@ -55,7 +55,7 @@ def record_edges(replay: Replay, wiring: Wiring | None = None) -> EdgeRuns:
 
 def clean_stream(replay: Replay) -> Stream:
     """Record the clean stream, and check that it is the sum of what was written."""
-    parts = parts_of(replay.model)
+    parts = architecture_of(replay.model)
     stream = _stream(replay, parts, replay.clean.hidden[0])
     if len(parts.layers) > 1 and not _is_sum(stream):
         raise EdgewiseError(
@@ -66,7 +66,7 @@ def clean_stream(replay: Replay) -> Stream:
 
 
 @torch.no_grad()
-def _stream(replay: Replay, parts: Parts, embedding: Tensor) -> Stream:  # embedding: [n, t, D]
+def _stream(replay: Replay, parts: Architecture, embedding: Tensor) -> Stream:  # embedding: [n, t, D]
     written, read, read_by_mlp, final = [embedding[:, None]], [], [], []
 
     def heads(number: int, y: Tensor) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from edgewise.models.architecture import Parts
+from edgewise.models.architecture import Architecture
 
 INPUTS = ("q", "k", "v")
 
@@ -51,7 +51,7 @@ class LayerWiring(NamedTuple):
 class Wiring:
     """All edges of a model. Sources and targets are numbered in the order in which they are computed."""
 
-    parts: Parts
+    parts: Architecture
     parallel: bool
     """Whether an MLP reads the same residual stream as the attention beside it."""
 

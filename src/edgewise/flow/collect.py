@@ -10,7 +10,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.flow.config import FlowConfig
 from edgewise.flow.result import Edge, Flow, Flows
 from edgewise.gating.tap import tap
-from edgewise.measure.evaluation import evaluating
+from edgewise.measure.forward import eval_mode
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.models.registry import PromptFormat, embedded_for
 from edgewise.tasks.prompt import encode_prompt
@@ -56,7 +56,7 @@ def _flow(loaded: LoadedModels, index: int, prompt: str, text: str) -> Flow:
     """The flow of one model on one text."""
     model, name, tokenizer = loaded.models[index], loaded.names[index], loaded.tokenizer
     ids, tokens = encode_prompt(model, name, tokenizer, text, MAX_TOKENS)
-    with torch.no_grad(), evaluating(model), tap(model, read=["weights"]) as tapped:
+    with torch.no_grad(), eval_mode(model), tap(model, read=["weights"]) as tapped:
         logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits
     weights = {layer: x[0].float().cpu() for layer, x in sorted(tapped.last["weights"].items())}
     prompt_format, last = _prompt_format(tokenizer), len(tokens) - 1

@@ -14,7 +14,7 @@ from edgewise.maps.config import MapsConfig
 from edgewise.maps.heads import HeadSelection, parse_heads, select_circuit_heads
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics
-from edgewise.measure.evaluation import evaluating
+from edgewise.measure.forward import eval_mode
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.tasks.generate import get_task
 from edgewise.tasks.prompt import tokenize_prompt
@@ -105,7 +105,7 @@ def _panel(
 
 @torch.no_grad()
 def _attention_maps(model: PreTrainedModel, ids: tuple[int, ...]) -> dict[str, np.ndarray]:  # head -> [t, t]
-    with evaluating(model), tap(model, read=["weights"]) as tapped:
+    with eval_mode(model), tap(model, read=["weights"]) as tapped:
         model(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
     maps = {
         f"L{layer}H{head}": weights.float().cpu().numpy()

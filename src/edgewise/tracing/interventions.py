@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from edgewise.gating.activations import Edit, Site
 from edgewise.gating.tap import tap
-from edgewise.models.architecture import parts_of
+from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_forward, replace_output
 from edgewise.tracing.graph import Graph
 from edgewise.tracing.influence import PrunedGraph
@@ -157,7 +157,7 @@ def _ablated_change(
         if frozen:
             stack.enter_context(_frozen_norms(model, graph))
         if writes is not None:
-            for number, layer in enumerate(parts_of(model).layers):
+            for number, layer in enumerate(architecture_of(model).layers):
                 stack.enter_context(replace_output(layer.mlp, lambda y, i=number: y - writes[:, i].to(y)))
         stack.enter_context(tap(model, edit=edits))
         logits = model(input_ids=graph.linear.ids[None].expand(batch, -1), use_cache=False).logits[:, -1]
@@ -168,7 +168,7 @@ def _ablated_change(
 @contextmanager
 def _frozen_norms(model: PreTrainedModel, graph: Graph) -> Iterator[None]:
     """Let all norms divide by their recorded denominators."""
-    modules = parts_of(model)
+    modules = architecture_of(model)
     norms = [(modules.final_norm, graph.linear.final_norm)]
     for layer, linear in zip(modules.layers, graph.linear.layers, strict=True):
         norms += [(layer.norm_1, linear.norm_1), (layer.norm_2, linear.norm_2)]

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.tap import tap
-from edgewise.models.architecture import parts_of
+from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_output
 from edgewise.tracing.graph import Graph
 from edgewise.tracing.influence import PrunedGraph
@@ -116,7 +116,7 @@ def _projections(model: PreTrainedModel, graph: Graph) -> list[tuple[_Projection
     linear = graph.linear
     layer_rotations = rotations(model, linear.ids)
     projections = []
-    for number, layer in enumerate(parts_of(model).layers):
+    for number, layer in enumerate(architecture_of(model).layers):
         norm = linear.layers[number].norm_1
         x = norm.push(linear.residuals[number]) + norm.shift
         of_layer = []
@@ -140,7 +140,7 @@ def _projections(model: PreTrainedModel, graph: Graph) -> list[tuple[_Projection
 
 def rotations(model: PreTrainedModel, ids: Tensor) -> list[tuple[Tensor, Tensor]]:  # [T, d, d] twice a layer
     """R of each layer for queries and for keys, by passing each unit vector through."""
-    layers = parts_of(model).layers
+    layers = architecture_of(model).layers
     d = layers[0].columns["q"][1].shape[1]
     units = torch.eye(d)[:, None, None]  # [d, 1, 1, d]
     with ExitStack() as stack:

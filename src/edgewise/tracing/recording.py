@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import tap
-from edgewise.models.architecture import Layer, parts_of
+from edgewise.models.architecture import Layer, architecture_of
 from edgewise.models.hooks import replace_input, replace_output
 from edgewise.tracing.linearised import LinearisedLayer, LinearisedNorm, LinearisedPass
 
@@ -24,7 +24,7 @@ Recorded = dict[tuple[str, int], tuple[Tensor, Tensor]]
 @torch.no_grad()
 def linearise(model: PreTrainedModel, ids: Tensor) -> LinearisedPass:  # [T]
     """Run a prompt and freeze its attention patterns and norm denominators."""
-    modules, name = parts_of(model), type(model).__name__
+    modules, name = architecture_of(model), type(model).__name__
     model.eval()
     recorded: Recorded = {}
     residuals: dict[int, Tensor] = {}
@@ -87,7 +87,7 @@ def _linearise_layers(
 ) -> list[LinearisedLayer]:
     name, gates = type(model).__name__, gates_of(model)
     layers = []
-    for number, layer in enumerate(parts_of(model).layers):
+    for number, layer in enumerate(architecture_of(model).layers):
         norm_1 = _linearise_norm(layer.norm_1, *recorded["norm_1", number], name)
         norm_2 = _linearise_norm(layer.norm_2, *recorded["norm_2", number], name)
         layers.append(_linearise_layer(layer, norm_1, norm_2, weights[number], gates[number].null_value))

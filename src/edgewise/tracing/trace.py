@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
-from edgewise.measure.evaluation import evaluating
+from edgewise.measure.forward import eval_mode
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.models.registry import embedded
 from edgewise.tasks.prompt import EncodedPrompt, encode_prompt
@@ -97,7 +97,7 @@ def _trace_model(subject: _Subject, config: TraceConfig, display: Display, memor
 
     prompt = encode_prompt(model, name, tokenizer, config.prompt, _MAX_TOKENS)
     _check_key(config, len(prompt.ids))
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         linear = linearise(model, torch.tensor(prompt.ids))
         logits = _target_logits(subject, linear, config.logit)
         check_memory(plan_graph(linear, transcoder, logits))
