@@ -81,7 +81,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def architecture_of(model: nn.Module) -> Architecture:
-    """The modules of a model whose layers are `x + attention(norm(x))` and `x + mlp(norm(x))`, one after the other or parallel."""
+    """The modules of a model whose layers add `attention(norm(x))` and `mlp(norm(x))` to x, in sequence or in parallel."""
     name = type(model).__name__
     layers = [_layer(module, name) for module in decoder_layers(model)]
     base: Any = model
