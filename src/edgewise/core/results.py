@@ -10,8 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from edgewise.core.errors import EdgewiseError
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from edgewise.core.console import Display
 
 
 class Result:
@@ -25,6 +29,8 @@ class Result:
 
     def plot(self, **style: Any) -> "Figure":
         """Draw the result. `style` goes to the function in `edgewise.plots` that draws it, which documents it."""
+        if not self.drawn_by:
+            raise EdgewiseError(f"{type(self).__name__} has no figure, only a table: print it")
         module, _, function = self.drawn_by.partition(":")
         return getattr(import_module(module), function)(self, **style)
 
@@ -36,6 +42,16 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write the result into a folder; gives the path of its JSON file."""
         raise NotImplementedError
+
+    def save_or_print(self, folder: str | Path | None, display: "Display") -> None:
+        """Write the result into a folder, if there is one. Where that fails it is printed: what was computed is not lost."""
+        if folder is None:
+            return
+        try:
+            self.save(folder)
+        except EdgewiseError:
+            display.print(repr(self))
+            raise
 
     def table(self) -> list[list[str]]:
         """The result in a few lines: rows of cells, the first row the header."""

@@ -1,0 +1,82 @@
+"""Devices and precisions by name, and what differs between devices."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgewise.core.errors import EdgewiseError, first_line
+
+if TYPE_CHECKING:
+    import torch
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def device_of(device: "str | torch.device | None") -> "torch.device":
+    """A device by name; "auto" is the accelerator of the machine if it has one, None the CPU."""
+    import torch  # takes seconds, and configurations that name devices are read without it
+
+    if device is None or device == "cpu":
+        return torch.device("cpu")
+    if device == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        named = torch.device(device)
+    except RuntimeError as error:
+        raise EdgewiseError(
+            f"`device` {device!r} is no device; give auto, cpu, cuda, cuda:1 or mps"
+        ) from error
+    if named.type != "cpu":
+        _check_available(named)
+    return named
+
+
+def _check_available(device: "torch.device") -> None:
+    import torch
+
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if present is None or present.type != device.type:
+        here = "only a CPU" if present is None else f"{present.type} and a CPU"
+        raise EdgewiseError(f"`device` {device} is not there: this torch finds {here}; leave it at auto")
+    count = torch.accelerator.device_count()
+    if device.index is not None and device.index >= count:
+        raise EdgewiseError(f"`device` {device} is not there: this machine has {count}, counted from 0")
+
+
+def dtype_of(dtype: "str | torch.dtype | None") -> "torch.dtype | None":
+    """A precision by name; None for "auto", the checkpoint's own."""
+    import torch
+
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise EdgewiseError(f"`dtype` must be one of {', '.join(DTYPES)}, not {dtype!r}")
+    return None if dtype == "auto" else getattr(torch, dtype)
+
+
+def synchronize(device: "torch.device") -> None:
+    """Wait until a device has done what it was given: before a clock is read."""
+    import torch
+
+    if device.type == "cpu":
+        return
+    try:
+        torch.accelerator.synchronize(device)
+    except RuntimeError as error:
+        raise EdgewiseError(f"{device} failed: {first_line(error)}") from error
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Full float32 matrix products on a GPU inside a `with` block: TF32 has 10 bits of mantissa, too few to compare by."""
+    import torch
+
+    matmul: Any = torch.backends.cuda.matmul
+    name, full = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+    before = getattr(matmul, name)
+    setattr(matmul, name, full)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
