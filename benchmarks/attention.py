@@ -2,10 +2,12 @@
 
     python benchmarks/attention.py                 # all lengths, about three minutes on two cores
     python benchmarks/attention.py --lengths 1024  # one of them
+    python benchmarks/attention.py --device cuda   # on a GPU, in bfloat16; not yet run on one
 
 Three implementations, interleaved in one run because clocks drift: `naive` writes the equations down and lets autograd keep
 every T x T matrix; `ours` is `gated_attention`; `dense` is torch's scaled_dot_product_attention. Times are the best of all
-repeats; extra memory is the increase of peak memory in a process of its own.
+repeats; extra memory is the increase of peak memory in a process of its own, on a GPU that of torch's
+allocator.
 """
 
 import argparse
@@ -34,12 +36,12 @@ LENGTHS = [128, 256, 512, 1024, 2048]
 
 def naive(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The `relative` gate, straight from the equations."""
-    future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+    future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
     s = (q @ k.mT / math.sqrt(WIDTH)).masked_fill(future, -torch.inf)
     z = s - s.logsumexp(-1, keepdim=True) + b.view(-1, 1, 1)
-    g = torch.sigmoid(z + torch.rand_like(z).logit())
-    M = (g > 0.5).float() + g - g.detach()
-    return (M * torch.softmax(s, -1)) @ v, torch.sigmoid(z).sum((-2, -1))
+    g = torch.sigmoid(z + torch.rand_like(z).clamp(1e-6, 1 - 1e-6).logit())
+    M = (g > 0.5).to(g.dtype) + g - g.detach()
+    return (M * torch.softmax(s, -1)).to(v.dtype) @ v, torch.sigmoid(z).sum((-2, -1))
 
 
 def ours(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,31 +60,52 @@ IMPLEMENTATIONS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
 }
 
 
-def step(name: str, length: int) -> Callable[[], None]:
+def step(name: str, length: int, device: str = "cpu") -> Callable[[], None]:
     """One forward and backward pass of an implementation."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(BATCH, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
-    b = torch.full((HEADS,), 3.5, requires_grad=True)
-    dy, dedges = torch.randn(BATCH, HEADS, length, WIDTH), torch.ones(BATCH, HEADS)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    q, k, v, dy = (torch.randn(BATCH, HEADS, length, WIDTH, device=device, dtype=dtype) for _ in range(4))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    b = torch.full((HEADS,), 3.5, device=device, requires_grad=True)
 
     def run() -> None:
-        torch.autograd.backward(IMPLEMENTATIONS[name](q, k, v, b), (dy, dedges))
+        y, edges = IMPLEMENTATIONS[name](q, k, v, b)
+        torch.autograd.backward((y, edges), (dy.to(y.dtype), torch.ones_like(edges)))
 
     return run
 
 
-def times(length: int, repeats: int) -> dict[str, float]:
+def times(length: int, repeats: int, device: str = "cpu") -> dict[str, float]:
     """Best time of each implementation in milliseconds, interleaved."""
-    steps = {name: step(name, length) for name in IMPLEMENTATIONS}
+    steps = {name: step(name, length, device) for name in IMPLEMENTATIONS}
     for run in steps.values():
         run()
     best = dict.fromkeys(IMPLEMENTATIONS, math.inf)
     for _ in range(repeats):
         for name, run in steps.items():
+            synchronize(device)
             start = time.perf_counter()
             run()
+            synchronize(device)
             best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
     return best
+
+
+def synchronize(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def memory_on(device: str, name: str, length: int) -> float:
+    """Increase of a GPU's peak memory by one step, in MB."""
+    run = step(name, length, device)
+    run()
+    synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - before) / 1e6
 
 
 def extra_memory(name: str, length: int) -> float:
@@ -99,9 +122,11 @@ class Comparison(NamedTuple):
     megabytes: dict[str, float]
 
 
-def compare(length: int, repeats: int = 9) -> Comparison:
+def compare(length: int, repeats: int = 9, device: str = "cpu") -> Comparison:
     """Long sequences get fewer repeats: the naive implementation takes seconds there."""
-    milliseconds = times(length, max(3, repeats if length <= 1024 else repeats // 3))
+    milliseconds = times(length, max(3, repeats if length <= 1024 else repeats // 3), device)
+    if device != "cpu":
+        return Comparison(milliseconds, {name: memory_on(device, name, length) for name in IMPLEMENTATIONS})
     command = [sys.executable, __file__, "--memory-of"]
     megabytes = {
         name: json.loads(subprocess.check_output([*command, name, str(length)])) for name in IMPLEMENTATIONS
@@ -114,6 +139,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda: not yet run on a GPU")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--memory-of", nargs=2, metavar=("NAME", "LENGTH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -121,9 +147,9 @@ def main() -> None:
         name, length = arguments.memory_of
         print(json.dumps(extra_memory(name, int(length))))
         return
-    table = Table(
-        title=f"forward + backward, B={BATCH}, {HEADS} heads, d={WIDTH}, float32, {torch.get_num_threads()} threads"
-    )
+    on_cpu = arguments.device == "cpu"
+    where = f"float32, {torch.get_num_threads()} threads" if on_cpu else f"bfloat16, {arguments.device}"
+    table = Table(title=f"forward + backward, B={BATCH}, {HEADS} heads, d={WIDTH}, {where}")
     for name in (
         "T",
         "naive ms",
@@ -138,7 +164,7 @@ def main() -> None:
     ):
         table.add_column(name, justify="right")
     for length in track(arguments.lengths, "measuring", transient=True):
-        milliseconds, megabytes = compare(length, arguments.repeats)
+        milliseconds, megabytes = compare(length, arguments.repeats, arguments.device)
         memory_ratio = megabytes["naive"] / max(megabytes["ours"], 0.1)
         table.add_row(
             str(length),

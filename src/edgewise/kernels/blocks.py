@@ -5,12 +5,14 @@ Matrix products are torch's; the element-wise work between them is done by a bac
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from edgewise.kernels.equations import AttentionOutput, GateSpec
+from edgewise.kernels.backend import Backend, Forward, Gradients, Inputs
+from edgewise.kernels.closed_heads import OpenHeads, open_heads
+from edgewise.kernels.equations import GateSpec
 from edgewise.kernels.noise import noise_keys
 from edgewise.kernels.rows import RowBlock, RowGradients, RowPasses
 
@@ -25,80 +27,109 @@ class BlockSize(NamedTuple):
 DEFAULT_SIZE = BlockSize()
 
 
-def blocked_attention(
-    q: Tensor,  # [batch, heads, queries, d]
-    k: Tensor,  # [batch, kv_heads, keys, d]
-    v: Tensor,  # [batch, kv_heads, keys, d_v]
-    b: Tensor,  # [heads]
-    spec: GateSpec,
-    row_passes: RowPasses,
-    block_size: BlockSize = DEFAULT_SIZE,
-) -> AttentionOutput:
-    """Gated attention of tensors that share one precision, float32 or float64."""
-    return AttentionOutput(*_BlockedAttention.apply(q, k, v, b, spec, row_passes, block_size))
+def pairs_in_blocks(queries: int, keys: int, size: BlockSize = DEFAULT_SIZE) -> int:
+    """(query, key) pairs of one head that are multiplied: each query with the keys up to its block's last query."""
+    ends = [min(queries, i0 + size.queries) for i0 in range(0, queries, size.queries)]
+    starts = [0, *ends[:-1]]
+    return sum((i1 - i0) * (i1 + keys - queries) for i0, i1 in zip(starts, ends, strict=True))
 
 
-class _BlockedAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q, k, v, b, spec, row_passes, block_size):  # pyright: ignore
-        batch, heads, queries, _ = q.shape
-        noise = noise_keys(spec.seed, (batch, heads, queries), q.device, spec.first_sequence)
-        batch_rows = _whole_batch(q, k, b, spec, noise)
-        kv_heads, groups = batch_rows.kv_heads, batch_rows.groups
-        Q, K, V = _by_kv_head(q, groups) * spec.scale, k.flatten(0, 1), v.flatten(0, 1)
-        O = q.new_empty(batch * kv_heads, groups, queries, v.shape[-1])
-        sums = [q.new_empty(batch * kv_heads, groups, queries) for _ in range(3)]
-        for rows, c, i, n_keys, (S,) in _blocks(batch_rows, q, block_size, buffers=1):
-            torch.bmm(_rows_of(Q, c, i), K[c, :n_keys].mT, out=S)
-            block_sums = row_passes.forward(S, rows)  # S is now M * P
-            O[c, :, i] = torch.bmm(S, V[c, :n_keys]).unflatten(1, (groups, -1))
-            for total, block_sum in zip(sums, block_sums, strict=True):
-                total[c, :, i] = block_sum.unflatten(1, (groups, -1))
-        lse, expected_edges, open_edges = sums
-        O = O.view(batch, heads, queries, -1)
-        ctx.save_for_backward(q, k, v, b, O, lse, noise, spec.mask)
-        ctx.spec, ctx.row_passes, ctx.block_size = spec._replace(mask=None), row_passes, block_size
-        open_edges = open_edges.view(batch, heads, queries).sum(-1)
-        ctx.mark_non_differentiable(open_edges)
-        return O, expected_edges.view(batch, heads, queries).sum(-1), open_edges
+def blocked_backend(row_passes: RowPasses, size: BlockSize = DEFAULT_SIZE) -> Backend:
+    """Gated attention of tensors that share one precision, float32 or float64; closed heads are left out."""
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dO, dedges, _):  # pyright: ignore
-        with torch.autocast(dO.device.type, enabled=False):
-            return *_backward(ctx, dO, dedges), None, None, None
+    def forward(inputs: Inputs, spec: GateSpec) -> Forward:
+        heads = open_heads(inputs, spec)
+        return heads.scatter(
+            _forward(heads.inputs, heads.spec, _noise(inputs, spec, heads), row_passes, size)
+        )
+
+    def backward(inputs: Inputs, spec: GateSpec, saved: Forward, dy: Tensor, dedges: Tensor) -> Gradients:
+        heads = open_heads(inputs, spec)
+        saved, noise = heads.gather(saved), _noise(inputs, spec, heads)
+        dO, c = heads.select(dy), heads.select(dedges)
+        return heads.scatter_gradients(
+            _backward(heads.inputs, heads.spec, noise, saved, dO, c, row_passes, size)
+        )
+
+    return Backend(forward, backward)
 
 
-def _backward(ctx: Any, dO: Tensor, dedges: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv and db."""
-    q, k, v, b, O, lse, noise, mask = ctx.saved_tensors
-    spec = ctx.spec._replace(mask=mask)
-    batch_rows = _whole_batch(q, k, b, spec, noise)
+def _noise(inputs: Inputs, spec: GateSpec, heads: OpenHeads) -> Tensor | None:
+    """Noise keys of the open heads, [2, batch, open heads, queries]: a head's noise does not depend on the others."""
+    if spec.mode != "sample":
+        return None
+    batch, n_heads, queries, _ = inputs.q.shape
+    keys = noise_keys(spec.seed, (batch, n_heads, queries), inputs.q.device, spec.first_sequence)
+    return heads.select(keys, dim=2)
+
+
+def _forward(
+    inputs: Inputs, spec: GateSpec, noise: Tensor | None, row_passes: RowPasses, size: BlockSize
+) -> Forward:
+    q, k, v, b = inputs
     batch, heads, queries, _ = q.shape
+    if not heads:
+        counts = q.new_zeros(3, batch, 0, queries).unbind()
+        return Forward(
+            q.new_zeros(batch, 0, queries, v.shape[-1]), counts[0][..., 0], counts[1][..., 0], counts[2]
+        )
+    batch_rows = _whole_batch(q, k, b, spec, noise)
     kv_heads, groups = batch_rows.kv_heads, batch_rows.groups
     Q, K, V = _by_kv_head(q, groups) * spec.scale, k.flatten(0, 1), v.flatten(0, 1)
-    D = _by_kv_head((dO * O).sum(-1, keepdim=True), groups)
+    O = q.new_empty(batch * kv_heads, groups, queries, v.shape[-1])
+    sums = [q.new_empty(batch * kv_heads, groups, queries) for _ in range(3)]
+    for rows, c, i, n_keys, (S,) in _blocks(batch_rows, q, size, buffers=1):
+        torch.bmm(_rows_of(Q, c, i), K[c, :n_keys].mT, out=S)
+        block_sums = row_passes.forward(S, rows)  # S is now M * P
+        O[c, :, i] = torch.bmm(S, V[c, :n_keys]).unflatten(1, (groups, -1))
+        for total, block_sum in zip(sums, block_sums, strict=True):
+            total[c, :, i] = block_sum.unflatten(1, (groups, -1))
+    lse, expected_edges, open_edges = (x.view(batch, heads, queries) for x in sums)
+    return Forward(O.view(batch, heads, queries, -1), expected_edges.sum(-1), open_edges.sum(-1), lse)
+
+
+def _backward(
+    inputs: Inputs,
+    spec: GateSpec,
+    noise: Tensor | None,
+    saved: Forward,
+    dO: Tensor,
+    dedges: Tensor,
+    row_passes: RowPasses,
+    size: BlockSize,
+) -> Gradients:
+    q, k, v, b = inputs
+    batch, heads, queries, _ = q.shape
+    if not heads:
+        return Gradients(*map(torch.zeros_like, inputs))
+    batch_rows = _whole_batch(q, k, b, spec, noise)
+    kv_heads, groups = batch_rows.kv_heads, batch_rows.groups
+    Q, K, V = _by_kv_head(q, groups) * spec.scale, k.flatten(0, 1), v.flatten(0, 1)
+    D = _by_kv_head((dO * saved.y).sum(-1, keepdim=True), groups)
+    lse = saved.lse.view(batch * kv_heads, groups, queries)
     c_rows = _by_kv_head(dedges[..., None, None].expand(batch, heads, queries, 1), groups)
     dO = _by_kv_head(dO, groups)
     dQ, dK, dV = torch.empty_like(Q), torch.zeros_like(K), torch.zeros_like(V)
     db = q.new_empty(batch * kv_heads, groups, queries)
-    for rows, c, i, n_keys, (S, G) in _blocks(batch_rows, q, ctx.block_size, buffers=2):
+    for rows, c, i, n_keys, (S, G) in _blocks(batch_rows, q, size, buffers=2):
         q_rows, dO_rows = _rows_of(Q, c, i), _rows_of(dO, c, i)
         torch.bmm(q_rows, K[c, :n_keys].mT, out=S)
         torch.bmm(dO_rows, V[c, :n_keys].mT, out=G)
         gradients = RowGradients(
             lse[c, :, i].flatten(1), _rows_of(D, c, i)[..., 0], _rows_of(c_rows, c, i)[..., 0]
         )
-        sum_dz = ctx.row_passes.backward(S, G, gradients, rows)  # S is now M * P, G is dS
+        sum_dz = row_passes.backward(S, G, gradients, rows)  # S is now M * P, G is dS
         dV[c, :n_keys].baddbmm_(S.mT, dO_rows)
         dK[c, :n_keys].baddbmm_(G.mT, q_rows)
         dQ[c, :, i] = torch.bmm(G, K[c, :n_keys]).unflatten(1, (groups, -1))
         db[c, :, i] = sum_dz.unflatten(1, (groups, -1))
     dQ.mul_(spec.scale)
-    return dQ.view_as(q), dK.view_as(k), dV.view_as(v), db.view(batch, heads, queries).sum((0, 2))
+    return Gradients(
+        dQ.view(q.shape), dK.view(k.shape), dV.view(v.shape), db.view(batch, heads, queries).sum((0, 2))
+    )
 
 
-def _whole_batch(q: Tensor, k: Tensor, b: Tensor, spec: GateSpec, noise: Tensor) -> RowBlock:
+def _whole_batch(q: Tensor, k: Tensor, b: Tensor, spec: GateSpec, noise: Tensor | None) -> RowBlock:
     kv_heads = k.shape[1]
     return RowBlock(b, spec, noise, kv_heads, q.shape[1] // kv_heads, k.shape[2] - q.shape[2])
 

@@ -9,8 +9,9 @@ query heads g of that group and the Q queries of the block, j over keys.
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -61,6 +62,19 @@ def _exp_by_type(x):
     return exp32
 
 
+def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with a cache of compiled code on disk; without one where no place for it can be written, as in a
+    read-only installation without a home. Then each process compiles anew, for seconds; NUMBA_CACHE_DIR names a place."""
+
+    def compile_(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(cache=True, **options)(function)
+        except RuntimeError:
+            return njit(**options)(function)
+
+    return compile_
+
+
 @njit
 def _mix(x):
     x = np.uint32(x ^ (x >> np.uint32(16)))
@@ -94,6 +108,12 @@ def _hide(s, n, visible):
 
 
 @njit
+def _hide_before(s, start):
+    for j in range(start):
+        s[j] = _HIDDEN
+
+
+@njit
 def _pad_to_vectors(s, causal, J):
     """Hide keys up to a multiple of 32, where loops end: the scalar remainder of a vector loop dominates short rows."""
     end = min(J, -(-causal // 32) * 32)
@@ -123,6 +143,8 @@ class _Rows(NamedTuple):
     sample: bool
     mask: np.ndarray  # [1 or batch, 1 or heads, queries, keys]
     has_mask: bool
+    starts: np.ndarray  # [1 or batch, queries]
+    has_starts: bool
     sinks: bool
     kv_heads: int
     groups: int
@@ -131,12 +153,11 @@ class _Rows(NamedTuple):
     first_query: int
 
 
-@njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
+@cached_njit(parallel=True, fastmath=_MATH, error_model="numpy")
 def _forward_rows(S, lse, expected_edges, open_edges, rows):
     """S becomes M * P. Writes lse, sum_j pi and sum_j M of each row."""
-    b, kappa, noise_keys, sample, mask, has_mask, sinks, kv_heads, groups, offset, first_pair, first_query = (
-        rows
-    )
+    b, kappa, noise_keys, sample, mask, has_mask, starts, has_starts, sinks = rows[:9]
+    kv_heads, groups, offset, first_pair, first_query = rows[9:]
     C, R, J = S.shape
     Q = R // groups
     real = S.dtype.type
@@ -149,6 +170,8 @@ def _forward_rows(S, lse, expected_edges, open_edges, rows):
         causal = min(J, i + offset + 1)
         if has_mask:
             _hide(s, causal, mask[sequence % mask.shape[0], head % mask.shape[1], i])
+        if has_starts:
+            _hide_before(s, min(causal, starts[sequence % starts.shape[0], i]))
         end = _pad_to_vectors(s, causal, J)
         m = _row_max(s, end)
         total = zero
@@ -162,7 +185,10 @@ def _forward_rows(S, lse, expected_edges, open_edges, rows):
             if sink >= 0:
                 s[sink] = _HIDDEN  # from the gate, not from the softmax
         threshold = real(kappa * row_lse - b[head])  # z = s - threshold
-        key0, key1 = np.uint32(noise_keys[0, sequence, head, i]), np.uint32(noise_keys[1, sequence, head, i])
+        key0, key1 = np.uint32(0), np.uint32(0)
+        if sample:
+            key0 = np.uint32(noise_keys[0, sequence, head, i])
+            key1 = np.uint32(noise_keys[1, sequence, head, i])
         row_edges, row_open = zero, zero
         for j in range(end):
             p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
@@ -186,12 +212,11 @@ def _dz(p, E, u, G, c):
     return p * G * (u * E * half_open) * ((one - u) * half_open) + c * (E * closed) * closed
 
 
-@njit(parallel=True, fastmath=_MATH, cache=True, error_model="numpy")
+@cached_njit(parallel=True, fastmath=_MATH, error_model="numpy")
 def _backward_rows(S, G, lse, D, c_edges, sums_dz, rows):
     """S becomes M * P, G = dO V^T becomes dS; `sums_dz` receives sum_j dz of each row."""
-    b, kappa, noise_keys, sample, mask, has_mask, sinks, kv_heads, groups, offset, first_pair, first_query = (
-        rows
-    )
+    b, kappa, noise_keys, sample, mask, has_mask, starts, has_starts, sinks = rows[:9]
+    kv_heads, groups, offset, first_pair, first_query = rows[9:]
     C, R, J = S.shape
     Q = R // groups
     real = S.dtype.type
@@ -205,6 +230,8 @@ def _backward_rows(S, G, lse, D, c_edges, sums_dz, rows):
         causal = min(J, i + offset + 1)
         if has_mask:
             _hide(s, causal, mask[sequence % mask.shape[0], head % mask.shape[1], i])
+        if has_starts:
+            _hide_before(s, min(causal, starts[sequence % starts.shape[0], i]))
         end = _pad_to_vectors(s, causal, J)
         row_lse, row_D, row_c = lse[c, r], D[c, r], c_edges[c, r]
         threshold = real(kappa * row_lse - b[head])
@@ -214,7 +241,10 @@ def _backward_rows(S, G, lse, D, c_edges, sums_dz, rows):
             if sink >= 0:
                 p_sink = _exp(s[sink] - row_lse)
                 s[sink] = _HIDDEN
-        key0, key1 = np.uint32(noise_keys[0, sequence, head, i]), np.uint32(noise_keys[1, sequence, head, i])
+        key0, key1 = np.uint32(0), np.uint32(0)
+        if sample:
+            key0 = np.uint32(noise_keys[0, sequence, head, i])
+            key1 = np.uint32(noise_keys[1, sequence, head, i])
         sum_dz = zero
         for j in range(end):
             p, E = _exp(s[j] - row_lse), _exp(min(s[j] - threshold, real(_SATURATED)))
@@ -236,6 +266,8 @@ def _backward_rows(S, G, lse, D, c_edges, sums_dz, rows):
 
 
 _NO_MASK = np.ones((1, 1, 1, 1), dtype=np.bool_)
+_NO_STARTS = np.zeros((1, 1), dtype=np.int64)
+_NO_NOISE = np.zeros((2, 1, 1, 1), dtype=np.int64)
 
 
 def forward_rows(S: Tensor, block: RowBlock) -> RowSums:
@@ -265,10 +297,12 @@ def _kernel_rows(S: Tensor, block: RowBlock) -> _Rows:
     return _Rows(
         b=block.b.detach().clone().numpy(),  # a clone: numpy holds on to memory, which FSDP wants to free
         kappa=np.array(spec.kappa, dtype=S.numpy().dtype)[()],
-        noise_keys=block.noise_keys.numpy(),
-        sample=spec.mode == "sample",
+        noise_keys=_NO_NOISE if block.noise_keys is None else block.noise_keys.numpy(),
+        sample=block.noise_keys is not None,
         mask=_NO_MASK if spec.mask is None else spec.mask.numpy(),
         has_mask=spec.mask is not None,
+        starts=_NO_STARTS if spec.starts is None else spec.starts.long().numpy(),
+        has_starts=spec.starts is not None,
         sinks=spec.sinks,
         kv_heads=block.kv_heads,
         groups=block.groups,

@@ -13,11 +13,12 @@ def dense_attention(
     v: Tensor,  # [batch, kv_heads, keys, d_v]
     scale: float,
     mask: Tensor | None = None,  # bool, [1 or batch, 1 or heads, queries, keys]
+    starts: Tensor | None = None,  # int, [1 or batch, queries]: first visible key of each query
 ) -> AttentionOutput:
     """The host model's own attention, by torch's kernel; every visible edge counts as open."""
     q, k = q.to(v.dtype), k.to(v.dtype)  # subtracting the null value may have raised the precision of v
-    plain = mask is None and q.shape[2] == k.shape[2]
-    visible = None if plain else visible_keys(q.shape[2], k.shape[2], mask, q.device)
+    plain = mask is None and starts is None and q.shape[2] == k.shape[2]
+    visible = None if plain else visible_keys(q.shape[2], k.shape[2], mask, q.device, starts)
     y = F.scaled_dot_product_attention(
         q, k, v, visible, is_causal=plain, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )

@@ -31,7 +31,10 @@ the loss with respect to the row's expected number of open edges sum_j pi_ij:
     dS = P * (M * G - D) + dz - kappa * P * sum_j dz
     dV = (M * P)^T dO,   dQ = scale * dS K,   dK = scale * dS^T Q,   db = sum dz
 
-The fast path (`dispatch.py`) computes this in blocks of queries and stores only O, lse and the inputs for the backward pass.
+Closed heads. With kappa = 1 a head with b <= 0 never opens when deterministic, since p <= 1. A head that is listed in
+`closed` has z = -inf throughout: no edge is open or expected to be, y = 0 and every gradient is 0. Backends skip it.
+
+The fast paths (`dispatch.py`) compute this in blocks and store only O, lse and the inputs for the backward pass.
 """
 
 from collections.abc import Callable
@@ -57,8 +60,13 @@ class GateSpec(NamedTuple):
         None  # bool, [1 or batch, 1 or heads, queries, keys], True where visible; None: causal
     )
     sinks: bool = True  # whether edges to the first visible key may open
-    seed: int = 0
+    seed: int | Tensor = 0  # int64 scalar
     first_sequence: int = 0  # index of this batch's first sequence in a larger batch; the noise depends on it
+    starts: Tensor | None = (
+        None  # int, [1 or batch, queries]: first visible key of each query (packed documents, sliding windows)
+    )
+    closed: Tensor | None = None  # bool, [heads]: z = -inf in these heads, which are skipped
+    counts: bool = True  # whether edges must be counted; without, a backend may return NaN as their number
 
 
 class AttentionOutput(NamedTuple):
@@ -70,10 +78,17 @@ class AttentionOutput(NamedTuple):
     weights: Tensor | None = None  # [batch, heads, queries, keys]: M * p, from the reference only
 
 
-def visible_keys(queries: int, keys: int, mask: Tensor | None, device: torch.device) -> Tensor:
-    """Causal mask combined with `mask`, bool [1 or batch, 1 or heads, queries, keys]; the last query is at the last key."""
-    causal = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
-    return causal[None, None] if mask is None else causal & mask
+def visible_keys(
+    queries: int, keys: int, mask: Tensor | None, device: torch.device, starts: Tensor | None = None
+) -> Tensor:
+    """Causal mask combined with `mask` and `starts`, bool [1 or batch, 1 or heads, queries, keys].
+
+    The last query is at the last key.
+    """
+    visible = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None]
+    if starts is not None:
+        visible = visible & (torch.arange(keys, device=device) >= starts[:, None, :, None])
+    return visible if mask is None else visible & mask
 
 
 def sink_edges(visible: Tensor) -> Tensor:  # bool, [..., queries, keys] -> the same shape
@@ -101,10 +116,10 @@ def reference(
         dtype, (q, k, v, b) = v.dtype, full_precision(q, k, v, b)
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        visible = visible_keys(q.shape[2], k.shape[2], spec.mask, q.device)
+        visible = visible_keys(q.shape[2], k.shape[2], spec.mask, q.device, spec.starts)
         s = edit("scores", q @ k.mT * spec.scale).masked_fill(~visible, -torch.inf)
         if spec.mode == "dense":
-            p = _softmax(s, visible, spec.mask)
+            p = _softmax(s, visible)
             M = edit("gates", visible.to(s.dtype).expand_as(s))
             expected_edges = M.sum((-2, -1))
         else:
@@ -114,6 +129,8 @@ def reference(
             z = s - spec.kappa * lse + b.view(-1, 1, 1)
             if not spec.sinks:
                 z = z.masked_fill(sink_edges(visible), -torch.inf)
+            if spec.closed is not None:
+                z = z.masked_fill(spec.closed.view(-1, 1, 1), -torch.inf)
             n = _logistic_noise(z, spec)
             g = torch.sigmoid(z + n)
             M = edit("gates", (z + n > 0).to(s.dtype)) + (g - g.detach())
@@ -123,10 +140,9 @@ def reference(
         return AttentionOutput((weights @ v).to(dtype), expected_edges, open_edges, weights)
 
 
-def _softmax(s: Tensor, visible: Tensor, mask: Tensor | None) -> Tensor:
+def _softmax(s: Tensor, visible: Tensor) -> Tensor:
     """Softmax over visible keys; 0 for a padded query, which has none."""
-    p = s.softmax(-1)
-    return p if mask is None else p.masked_fill(~visible.any(-1, keepdim=True), 0.0)
+    return s.softmax(-1).masked_fill(~visible.any(-1, keepdim=True), 0.0)
 
 
 def _logistic_noise(z: Tensor, spec: GateSpec) -> Tensor | float:  # [batch, heads, queries, keys]

@@ -19,7 +19,7 @@ class RowBlock(NamedTuple):
 
     b: Tensor  # [heads]
     spec: GateSpec
-    noise_keys: Tensor  # [2, batch, heads, queries]
+    noise_keys: Tensor | None  # [2, batch, heads, queries], when sampling
     kv_heads: int
     groups: int  # query heads per key/value head
     offset: int  # keys - queries: key index of the first query
@@ -95,6 +95,9 @@ def _gates(S: Tensor, lse: Tensor | None, block: RowBlock) -> _Gates:
     visible = visible_keys(n_queries, n_keys, None, S.device)[0].expand(1, block.groups, -1, -1)
     if spec.mask is not None:
         visible = visible & spec.mask[sequence % spec.mask.shape[0], head % spec.mask.shape[1], i, :n_keys]
+    if spec.starts is not None:
+        starts = spec.starts[sequence % spec.starts.shape[0], i]  # [pairs, 1, queries]
+        visible = visible & (torch.arange(n_keys, device=S.device) >= starts[..., None])
     visible = visible.flatten(1, 2)
     s = S.masked_fill(~visible, -torch.inf)
     if lse is None:
@@ -104,9 +107,11 @@ def _gates(S: Tensor, lse: Tensor | None, block: RowBlock) -> _Gates:
     z = s - spec.kappa * lse + b
     if not spec.sinks:
         z = z.masked_fill(sink_edges(visible), -torch.inf)
+    if spec.closed is not None:
+        z = z.masked_fill(spec.closed[head].repeat_interleave(n_queries, 1)[..., None], -torch.inf)
     E = torch.exp(z.clamp(max=40.0))  # sigmoid(40) is 1; a square of exp(40) still fits in single precision
     P = torch.exp(s - lse)
-    if spec.mode != "sample":
+    if block.noise_keys is None:
         return _Gates(lse, P, E, (z > 0).to(S.dtype), 0.5)
     u = uniform_noise(block.noise_keys[:, sequence, head, i].flatten(2), n_keys, S.dtype)
     return _Gates(lse, P, E, (u * (1 + E) > 1).to(S.dtype), u)

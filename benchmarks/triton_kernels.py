@@ -1,0 +1,149 @@
+"""Compile the Triton kernels ahead of time, without a GPU, and tabulate what each launch configuration costs.
+
+    python benchmarks/triton_kernels.py                                    # everything; some 20 minutes
+    python benchmarks/triton_kernels.py --widths 64 --dtypes bf16 --capabilities 90
+    python benchmarks/triton_kernels.py --write docs/gpu.md                # also put the table into the document
+
+Registers and local memory ("stack": what spills) are those that ptxas assigned, read from the cubin; shared memory is what a
+launch asks for; "mma" counts tensor-core instructions in the PTX. Exits with 1 if a configuration spills, in half precision,
+or uses no tensor cores.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from rich.progress import track
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from edgewise.kernels import triton_kernels
+from edgewise.kernels.triton_backend import Tiles, block_width, launch_plan
+
+DTYPES = {
+    "bf16": (torch.bfloat16, "*bf16"),
+    "fp16": (torch.float16, "*fp16"),
+    "fp32": (torch.float32, "*fp32"),
+}
+KERNELS = ("forward", "query_gradients", "key_gradients")
+WIDTHS, CAPABILITIES = (16, 32, 64, 80, 96, 128, 256), (80, 89, 90)
+REGISTERS, SHARED, WARPS = 65536, {80: 163, 89: 99, 90: 227}, {80: 64, 89: 48, 90: 64}  # of a multiprocessor
+HALF_POINTERS = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"}
+POINTERS = {"starts": "*i32", "sinks": "*i32", "ends": "*i32", "mask": "*u8", "closed": "*u8", "seed": "*i64"}
+BEGIN, END = "<!-- table: written by benchmarks/triton_kernels.py -->", "<!-- end of table -->"
+
+
+class Usage(NamedTuple):
+    """What one compiled kernel uses."""
+
+    registers: int  # of a thread
+    stack: int  # bytes of a thread
+    shared: int  # bytes of a block
+    mma: int  # tensor-core instructions
+    occupancy: float  # share of a multiprocessor's warps
+
+
+def compile_kernel(
+    name: str, width: int, dtype: str, capability: int, tiles: Tiles, sample: bool = True
+) -> Usage:
+    """Compile one kernel for heads of one width, without sink edges: with them there is less to do."""
+    kernel: Any = getattr(triton_kernels, f"{name}_kernel")
+    constants = {
+        "GROUPS": 1, "D": width, "D_V": width, "SCALE": width**-0.5, "KAPPA": 1.0, "SINKS": False, "SAMPLE": sample,
+        "REAL": tl.float32, "PRECISION": "tf32x3" if dtype == "fp32" else "ieee",
+        "BLOCK_D": block_width(width), "BLOCK_DV": block_width(width), "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys,
+        "starts": None, "mask": None, "closed": None, "ends": None,
+    }  # fmt: skip
+    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
+    signature = {a: "constexpr" if a in constants else _type(a, dtype) for a in kernel.arg_names}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, (a, kind) in enumerate(signature.items())
+        if kind.startswith("*") or a.endswith(("_batch", "_head", "_row"))
+    }
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    source: Any = ASTSource(kernel, signature, constants, aligned)  # pyright: ignore
+    compiled: Any = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    registers, stack = _resources(compiled.asm["cubin"])
+    shared = compiled.metadata.shared
+    mma = len(re.findall(r"wgmma\.mma_async|mma\.sync", compiled.asm["ptx"]))
+    blocks = min(
+        REGISTERS // (registers * 32 * tiles.warps),
+        SHARED[capability] * 1024 // (shared + 1024),
+        WARPS[capability] // tiles.warps,
+    )
+    return Usage(registers, stack, shared, mma, blocks * tiles.warps / WARPS[capability])
+
+
+def _type(argument: str, dtype: str) -> str:
+    if argument in HALF_POINTERS:
+        return DTYPES[dtype][1]
+    if argument in POINTERS:
+        return POINTERS[argument]
+    floats = {"b", "lse", "expected_edges", "open_edges", "dedges", "rows_D", "sums_dz"}
+    return "*fp32" if argument in floats else "i32"
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.check_output([tool, "-res-usage", file.name], text=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    assert found is not None, text
+    return int(found[1]), int(found[2])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="of heads")
+    parser.add_argument("--dtypes", nargs="+", default=("bf16", "fp32"), choices=DTYPES)
+    parser.add_argument(
+        "--capabilities", type=int, nargs="+", default=CAPABILITIES, help="80: A100, 89: L4, 90: H100"
+    )
+    parser.add_argument("--write", type=Path, help="document whose table is replaced")
+    arguments = parser.parse_args()
+    lines = [
+        "| head size | dtype | kernel | for | queries x keys | warps | registers | stack | shared | mma | occupancy |",
+        "| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    jobs = [
+        (width, dtype, kernel, capability)
+        for dtype in arguments.dtypes
+        for width in arguments.widths
+        for kernel in KERNELS
+        for capability in arguments.capabilities
+    ]
+    failures = []
+    for width, dtype, kernel, capability in track(jobs, "compiling", disable=not sys.stderr.isatty()):
+        tiles = getattr(launch_plan(width, DTYPES[dtype][0]), kernel)
+        usage = compile_kernel(kernel, width, dtype, capability, tiles)
+        sizes = f"{tiles.queries} x {tiles.keys} | {tiles.warps} | {usage.registers} | {usage.stack} B"
+        lines.append(
+            f"| {width} | {dtype} | {kernel.replace('_', ' ')} | sm_{capability} | {sizes} "
+            f"| {usage.shared / 1024:.0f} KiB | {usage.mma} | {usage.occupancy:.0%} |"
+        )
+        print(lines[-1], flush=True)
+        if (usage.stack and dtype != "fp32") or not usage.mma or usage.shared > SHARED[capability] * 1024:
+            failures.append(lines[-1])
+    if arguments.write:
+        text = arguments.write.read_text()
+        before, after = text.split(BEGIN)[0], text.split(END)[1]
+        arguments.write.write_text(before + "\n".join([BEGIN, *lines, END]) + after)
+    if failures:
+        print("spills, no tensor cores, or too much shared memory:", *failures, sep="\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
