@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hosts import VOCABULARY, host, text
-from huggingface_hub import HfApi, ModelCard, RepoUrl
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import gelu, layer_norm
@@ -22,7 +24,6 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 import edgewise
 from edgewise import EdgewiseError, GateConfig
 from edgewise.gating.edge_gate import gates_of
-from edgewise.models import hub
 from edgewise.models.twin_format import FORMAT
 
 
@@ -100,34 +101,6 @@ def test_every_way_of_saving_a_twin_writes_a_twin(tmp_path):
         assert not list((tmp_path / folder).glob("model*")) and not list((tmp_path / folder).glob(".saving*"))
 
 
-def test_push_to_hub_uploads_the_twin(tmp_path, monkeypatch):
-    def keep(self, repo_id, operations, **kwargs):
-        assert repo_id == "someone/their-twin"
-        for operation in operations:
-            (tmp_path / operation.path_in_repo).write_bytes(Path(operation.path_or_fileobj).read_bytes())
-
-    address = RepoUrl("https://huggingface.co/someone/their-twin")
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **kw: address)
-    monkeypatch.setattr(HfApi, "create_commit", keep)
-    monkeypatch.setattr(
-        "transformers.utils.hub.create_and_tag_model_card", lambda *a, **kw: ModelCard("a twin")
-    )
-    model = trained_twin()
-    model.push_to_hub("someone/their-twin")
-    files = {file.name for file in tmp_path.iterdir()}
-    assert "twin.safetensors" in files and "model.safetensors" not in files
-    assert torch.equal(logits(edgewise.load(tmp_path)), logits(model))
-
-
-def test_a_twin_is_pulled_from_the_hub_by_name(tmp_path, monkeypatch):
-    model = trained_twin()
-    edgewise.save(model, tmp_path)
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)  # the hub is not asked whether it is there
-    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, file, **kw: str(tmp_path / file))
-    monkeypatch.setattr(hub, "snapshot_download", lambda repo, **kw: str(tmp_path))
-    assert torch.equal(logits(edgewise.load("someone/their-twin")), logits(model))
-
-
 def test_gpt2_by_name_from_the_local_cache(tmp_path):
     """The hub's own cache layout, without a network: the code that loads by name is the real one."""
     model = host("gpt2")
@@ -152,7 +125,7 @@ def test_saving_over_an_older_twin_leaves_nothing_of_it(tmp_path):
     trained_twin().save_pretrained(tmp_path, max_shard_size="20KB")
     model = trained_twin("gpt2")
     edgewise.save(model, tmp_path)
-    assert [f.name for f in tmp_path.glob("twin*")] == ["twin.safetensors"]
+    assert sorted(f.name for f in tmp_path.glob("twin*")) == ["twin-manifest.json", "twin.safetensors"]
     assert torch.equal(logits(edgewise.load(tmp_path)), logits(model))
 
 
@@ -208,12 +181,46 @@ def test_the_generation_config_comes_along(tmp_path):
 
 
 def test_auto_classes_honour_or_refuse_what_they_are_given(tmp_path):
-    edgewise.save(trained_twin(), tmp_path)
-    assert AutoModelForCausalLM.from_pretrained(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
-    with pytest.raises(EdgewiseError, match="opened without subfolder"):
-        AutoModelForCausalLM.from_pretrained(
-            tmp_path, subfolder="inner", config=AutoConfig.from_pretrained(tmp_path)
-        )
+    model = trained_twin()
+    edgewise.save(model, tmp_path / "twin")
+    edgewise.save(edgewise.install(host("llama")), tmp_path / "dense")
+    open_twin: Any = partial(AutoModelForCausalLM.from_pretrained, tmp_path / "twin")
+    assert open_twin(dtype="bfloat16").dtype == open_twin(torch_dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert torch.equal(
+        logits(AutoModelForCausalLM.from_pretrained(tmp_path, subfolder="twin")), logits(model)
+    )
+    twin, report = open_twin(output_loading_info=True, use_cache=False, device_map="cpu")
+    assert not report["missing_keys"] and not twin.config.use_cache
+    assert torch.equal(logits(twin), logits(model))
+    assert AutoConfig.from_pretrained(tmp_path / "twin").hidden_size == model.config.hidden_size
+    untrained = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / "twin"))
+    assert edgewise.gate_config(untrained) == edgewise.gate_config(model)
+    refused = {
+        "attn_implementation": "sdpa", "state_dict": model.state_dict(), "gguf_file": "a.gguf", "tp_plan": "auto",
+        "variant": "fp16", "ignore_mismatched_sizes": True,
+    }  # fmt: skip
+    for key, value in refused.items():
+        with pytest.raises(EdgewiseError, match=f"`{key}`"):
+            edgewise.SparseTwin.from_pretrained(tmp_path / "twin", **{key: value})
+    with pytest.raises(EdgewiseError, match="is a dense model"):
+        edgewise.SparseTwin.from_pretrained(tmp_path / "dense")
+    for publish in (edgewise.SparseTwin.save_pretrained, edgewise.SparseTwin.push_to_hub):
+        with pytest.raises(EdgewiseError, match="this model is dense"):
+            publish(edgewise.install(host("llama")), tmp_path / "other")
+
+
+def test_a_twin_that_is_partly_on_disk_gives_the_same_logits(tmp_path):
+    """`device_map` as accelerate dispatches it: the weights of a layer come from a file when it is called."""
+    model = trained_twin()
+    edgewise.save(model, tmp_path / "twin")
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    places |= {f"model.layers.{layer}": "disk" if layer == 1 else "cpu" for layer in range(3)}
+    twin: Any = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "twin", device_map=places, offload_folder=tmp_path / "offload"
+    )
+    assert twin.hf_device_map["model.layers.1"] == "disk"
+    assert next(twin.model.layers[1].parameters()).is_meta
+    torch.testing.assert_close(logits(twin), logits(model))
 
 
 # ------------------------------------------------------------------------------- transformers without edgewise
@@ -428,7 +435,7 @@ def test_no_such_path():
 
 
 def test_no_such_name_offline(monkeypatch):
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EdgewiseError, match=r"the hub cannot be reached; offline there are: pocket"):
         edgewise.load("no-one/no-model")
 
@@ -558,8 +565,10 @@ def test_a_twin_with_a_damaged_or_newer_gate(twin_folder):
         {key: x for key, x in state.items() if "layers.1.self_attn.edge_gate" not in key},
         twin_folder / "twin.safetensors",
     )
-    with pytest.raises(EdgewiseError, match="the gates' parameters are not those"):
+    with pytest.raises(EdgewiseError, match=r"lacks model\.layers\.1\.self_attn\.edge_gate\.b"):
         edgewise.load(twin_folder)
+    with pytest.raises(EdgewiseError, match="the gates' parameters are not those"):
+        edgewise.load(twin_folder, verify=False)
 
 
 def test_encoders_and_encoder_decoders(tmp_path):

@@ -13,11 +13,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.config import GATES, GateConfig
-from edgewise.kernels.blocks import BlockSize, blocked_attention
+from edgewise.kernels.blocks import BlockSize, blocked_backend
 from edgewise.kernels.cpu import CPU_ROWS
 from edgewise.kernels.dispatch import gated_attention
 from edgewise.kernels.equations import AttentionOutput, GateSpec, reference, visible_keys
 from edgewise.kernels.noise import noise_keys, uniform_noise
+from edgewise.kernels.operator import BACKENDS
 from edgewise.kernels.rows import TORCH_ROWS, RowPasses
 
 KAPPAS = [kind.kappa for kind in GATES.values()]
@@ -26,8 +27,9 @@ CPU = torch.device("cpu")
 
 def in_blocks(size: BlockSize, row_passes: RowPasses = CPU_ROWS):
     """Gated attention by a backend that cuts even tiny inputs into several blocks."""
-    backend = partial(blocked_attention, row_passes=row_passes, block_size=size)
-    return partial(gated_attention, backend=backend)
+    name = f"{'cpu' if row_passes is CPU_ROWS else 'torch'} in blocks of {size}"
+    BACKENDS[name] = blocked_backend(row_passes, size)
+    return partial(gated_attention, backend=name)
 
 
 def inputs(batch, kv_heads, groups, queries, keys, d, seed=0, dtype=torch.float64) -> Any:

@@ -172,7 +172,7 @@ def test_autocast_forward_and_backward(kind):
     assert (gradients[0] - gradients[1]).norm() < 0.03 * gradients[1].norm()
 
 
-def test_sampling_is_seeded_and_follows_training_mode():
+def test_gates_sample_where_they_are_told_to_and_sampling_is_seeded():
     model, ids = edgewise.gate(host("gpt2"), GATES[0]), text()
     model.config.attn_pdrop = 0.0
     for module in model.modules():
@@ -180,7 +180,9 @@ def test_sampling_is_seeded_and_follows_training_mode():
             module.p = 0.0
     deterministic = logits(model, ids)
     assert torch.equal(deterministic, logits(model, ids))
-    model.train()
+    assert torch.equal(deterministic, logits(model.train(), ids)) and "mode='deterministic'" in repr(model)
+    edgewise.mode(model, "sample")
+    assert "mode='sample'" in repr(model.eval())
     torch.manual_seed(3)
     first, second = logits(model, ids), logits(model, ids)
     torch.manual_seed(3)
@@ -188,12 +190,14 @@ def test_sampling_is_seeded_and_follows_training_mode():
     assert not torch.equal(first, second)
     with edgewise.mode(model, "deterministic"):
         assert torch.equal(deterministic, logits(model, ids))
+    assert not torch.equal(deterministic, logits(model, ids))
 
 
 def test_gradient_checkpointing_regenerates_the_same_noise():
     gradients = []
     for checkpointing in (False, True):
         model = edgewise.gate(host("llama"), GATES[0]).train()
+        edgewise.mode(model, "sample")
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         torch.manual_seed(4)

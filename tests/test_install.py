@@ -5,6 +5,7 @@ import torch
 from hosts import VOCABULARY, host, soft_capped, text
 from transformers.models.bert import BertConfig, BertLMHeadModel
 from transformers.models.bloom import BloomConfig, BloomForCausalLM
+from transformers.models.deepseek_v32 import DeepseekV32Config, DeepseekV32ForCausalLM
 from transformers.models.gpt_oss import GptOssConfig, GptOssForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
@@ -80,6 +81,49 @@ def _squared(q, k, v, mask):
     k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
     weights = torch.softmax((q @ k.mT) ** 2 + mask, -1)
     return (weights @ v).transpose(1, 2).contiguous(), weights
+
+
+def test_an_indexer_that_chooses_keys_is_refused():
+    """Its choice arrives as an argument that only flash kernels read; eager attention has it in the mask."""
+    config = DeepseekV32Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4, v_head_dim=8,
+        qk_nope_head_dim=8, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2, index_topk=30,
+        index_head_dim=8, index_n_heads=2,
+    )  # fmt: skip
+    with pytest.raises(EdgewiseError, match="by indices"):
+        edgewise.install(DeepseekV32ForCausalLM(config).eval())
+
+
+def test_an_argument_that_is_not_known_is_refused_unless_it_is_empty():
+    model = edgewise.gate(host("llama"), GATE)
+    with torch.no_grad():
+        expected = model(input_ids=text()).logits
+        for nothing in (None, False, 0, 0.0):
+            assert torch.equal(model(input_ids=text(), new_bias=nothing).logits, expected)
+        assert torch.equal(model(input_ids=text(), token_type_ids=torch.ones(2, 24)).logits, expected)
+        for something in (torch.zeros(1), 0.5, True, [1]):
+            with pytest.raises(EdgewiseError, match="by new_bias"):
+                model(input_ids=text(), new_bias=something)
+
+
+def test_a_change_beyond_the_hosts_window_is_seen(monkeypatch):
+    """A probe is long enough for what the config says; here keys are hidden from token 40 on, in eager attention only."""
+    from transformers.models.llama import modeling_llama
+
+    eager = modeling_llama.eager_attention_forward
+
+    def windowed(module, q, k, v, mask, **kwargs):
+        queries, keys = q.shape[2], k.shape[2]
+        far = torch.ones(queries, keys, dtype=torch.bool).tril(-40)
+        mask = torch.full((queries, keys), -torch.inf).triu(1) if mask is None else mask
+        return eager(module, q, k, v, mask.masked_fill(far, torch.finfo(q.dtype).min), **kwargs)
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", windowed)
+    model = host("llama")
+    model.config.sliding_window = 40
+    with pytest.raises(EdgewiseError, match="cannot follow"):
+        edgewise.install(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

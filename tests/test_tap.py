@@ -39,8 +39,7 @@ def test_a_dense_host_has_every_edge():
 
 
 def test_expected_density_is_differentiable_down_to_the_thresholds(model):
-    model.train()
-    with edgewise.tap(model) as activations:
+    with edgewise.mode(model, "sample"), edgewise.tap(model) as activations:
         model(input_ids=text())
     activations.expected_density.mean().backward()
     for layer in model.model.layers:

@@ -1,7 +1,8 @@
 """The attention and mask functions that transformers calls for `attn_implementation="edgewise"`, and their registration.
 
-What a host does to its scores beyond scale and mask (soft-capping, sinks, position biases) is refused here by argument name;
-whatever that list does not know is caught by `probe.py`, which compares logits with the host's own attention.
+What a host does to its scores beyond scale and mask (soft-capping, sinks, position biases, an indexer's choice of keys)
+arrives as an argument: every argument that is not known to be harmless is refused. What arrives by no argument is caught by
+`probe.py`, which compares logits with the host's own attention.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +19,22 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.kernels.equations import AttentionOutput
 
 NAME = "edgewise"
-CHANGES_SCORES = ("softcap", "s_aux", "position_bias", "head_mask", "alibi", "sinks", "cache")
-"""Arguments by which hosts request something other than softmax(scores): refused unless empty."""
+_OUTPUTS = {
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "return_dict",
+    "logits_to_keep",
+}
+_INPUTS = {"use_cache", "cache_position", "position_ids", "token_type_ids", "mm_token_type_ids", "labels"}
+_SETTINGS = {
+    "num_items_in_batch",
+    "deterministic",
+    "layer_idx",
+    "sliding_window",
+}  # the mask holds a window too
+HARMLESS = frozenset(_OUTPUTS | _INPUTS | _SETTINGS)
+"""Arguments that do not change what eager attention computes. Any other is refused, unless it is None, False or 0."""
 
 
 class AttentionCall(NamedTuple):
@@ -73,7 +88,7 @@ def edgewise_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # [batch, queries, heads, d_v], [batch, heads, queries, keys]
     """The attention function that transformers calls: checks the host's request, then attends."""
-    unsupported = [name for name in CHANGES_SCORES if kwargs.get(name) is not None]
+    unsupported = sorted(name for name in kwargs.keys() - HARMLESS if _requests_something(kwargs[name]))
     if unsupported:
         raise EdgewiseError(
             f"{type(module).__name__} changes its attention by {', '.join(unsupported)}, which gates cannot follow exactly"
@@ -84,14 +99,24 @@ def edgewise_attention(
         )
     mask = _checked_mask(attention_mask, query, key)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    output = _attend.get()(AttentionCall(module, query, key, value, scale, mask, kwargs))
+    # the compiler cannot read context variables; nothing else attends while it traces
+    attend = attend_through_gate if torch.compiler.is_compiling() else _attend.get()
+    output = attend(AttentionCall(module, query, key, value, scale, mask, kwargs))
     return output.y.transpose(1, 2).contiguous(), output.weights
+
+
+def _requests_something(value: Any) -> bool:
+    return value is not None and (isinstance(value, Tensor) or value not in (False, 0, "", (), [], {}))
 
 
 def _checked_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     """The mask as bool [1 or batch, 1 or heads, queries, keys]; refuses one that is not causal or not binary."""
     batch, heads, queries, keys = *query.shape[:3], key.shape[2]
-    if mask is None or getattr(mask, "edgewise_checked", None) == (batch, heads, queries, keys):
+    if (
+        mask is None
+        or mask.is_meta
+        or getattr(mask, "edgewise_checked", None) == (batch, heads, queries, keys)
+    ):
         return mask
     cut = mask[..., :keys]
     if (
@@ -105,6 +130,10 @@ def _checked_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | N
             f"expected [1 or {batch}, 1 or {heads}, {queries}, {keys}]: batch, heads, queries, keys"
         )
     visible = cut if cut.dtype == torch.bool else cut == 0
+    if (
+        torch.compiler.is_compiling()
+    ):  # values are not known; masks from `edgewise_mask` are causal and binary
+        return visible
     if cut.dtype != torch.bool and not (visible | (cut <= torch.finfo(torch.float16).min)).all():
         raise EdgewiseError(
             "the attention mask holds values other than 0 and minus infinity; gates need a mask that only hides keys"

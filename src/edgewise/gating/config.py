@@ -1,10 +1,10 @@
 """The gates by name, and the gate configuration that is saved with a sparse twin."""
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import Offset, check_fields
 
 
 class GateKind(NamedTuple):
@@ -28,7 +28,7 @@ class GateConfig:
 
     kind: str = "relative"
     """`relative`: open when the attention weight exceeds exp(-b), b learned per head. `score`: when score + b > 0."""
-    b: float = 3.5
+    b: Offset = 3.5
     """Initial value (`relative`) or constant (`score`) of the threshold offset. Larger means more open edges."""
     sinks: bool = True
     """Whether edges to the first token of a text, an attention sink in many models, may be open."""
@@ -38,8 +38,7 @@ class GateConfig:
     def __post_init__(self) -> None:
         if self.kind not in GATES:
             raise EdgewiseError(f"unknown gate {self.kind!r}; the gates are: {', '.join(GATES)}")
-        if not math.isfinite(float(self.b)):
-            raise EdgewiseError(f"`b` must be a finite number, not {self.b}")
+        check_fields(self)
 
     @property
     def kappa(self) -> float:

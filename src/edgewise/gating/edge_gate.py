@@ -1,8 +1,7 @@
 """One attention layer's gate as a module, and access to the gates of a model."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple, get_args
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +29,14 @@ class EdgeGate(nn.Module):
         super().__init__()
         self.layer, self.shape, self.config = layer, shape, config
         self.heads, self.kv_heads, self.width = shape
-        self.mode: Mode | None = None  # None: sample in training mode, deterministic in eval mode
-        self.noise: tuple[int, int] | None = None  # (seed, first_sequence); None: seed from torch's generator
+        self.mode: Mode = "deterministic"  # also in training mode: only `mode` changes it
+        # (seed, first_sequence); None: seed from torch's generator. A seed that is a tensor needs no recompilation
+        self.noise: tuple[int | Tensor, int] | None = None
+        self.backend: str | None = None  # a name from kernels/operator.py; None: the fastest on the device
         self.prefix: tuple[Tensor, Tensor] | None = None  # cached keys and values of a shared prompt prefix
         self.taps: list[Activations] = []
+        self.kept: tuple[int, ...] | None = None  # heads that a compacted layer still has, None: all
+        self.all_heads = shape.heads  # before it was compacted
         self.b: Tensor  # [heads]
         offset = 0.0 if config is None else config.b
         b = torch.full((shape.heads,), offset, device=device, dtype=torch.float32)
@@ -42,22 +45,30 @@ class EdgeGate(nn.Module):
         else:
             # saved with every twin, constant or not, so that the weights alone tell a twin from a dense model
             self.register_buffer("b", b, persistent=config is not None)
+        # bool, [heads]: heads that training has closed for good; None: none. They get no gradient
+        self.frozen_heads: Tensor | None
+        self.register_buffer("frozen_heads", None, persistent=False)
         self.null_value: nn.Parameter | None = None  # [kv_heads, width]
         if config is not None and config.null_value:
             self.null_value = nn.Parameter(torch.zeros(shape[1:], device=device, dtype=torch.float32))
 
     def extra_repr(self) -> str:
-        return f"layer={self.layer}, heads={self.heads}, {self.config or 'dense'}"
+        gate = "dense" if self.config is None else f"{self.config}, mode={self.mode!r}"
+        return f"layer={self.layer}, heads={self.heads}, {gate}"
 
     def __deepcopy__(self, memo: dict) -> "EdgeGate":
         # taps belong to a `with` block around the original, not to its copy
-        copy = EdgeGate(self.layer, self.shape, self.config, self.b.device)
+        copy = EdgeGate(self.layer, self.shape, self.config, self.b.device).to(self.b.dtype)
         memo[id(self)] = copy
-        copy.b.data = self.b.data.clone()
+        with torch.no_grad():
+            copy.b.copy_(self.b)
         copy.b.requires_grad_(self.b.requires_grad)
         if self.null_value is not None:
-            copy.null_value = nn.Parameter(self.null_value.data.clone(), self.null_value.requires_grad)
-        copy.mode = self.mode
+            copy.null_value = nn.Parameter(self.null_value.detach().clone(), self.null_value.requires_grad)
+        copy.mode, copy.backend = self.mode, self.backend
+        copy.kept, copy.all_heads = self.kept, self.all_heads
+        if self.frozen_heads is not None:
+            copy.frozen_heads = self.frozen_heads.clone()
         return copy.train(self.training)
 
     def forward(
@@ -78,7 +89,7 @@ class EdgeGate(nn.Module):
         if return_weights or any(tap.needs_matrices for tap in self.taps):
             output = reference(q, k, v, self.b, spec, edit=self._observe)
         else:
-            output = gated_attention(q, k, v, self.b, spec)
+            output = gated_attention(q, k, v, self.b, spec, self.backend)
         self._count_edges(output, q, k, mask)
         y = self._add_null_value(output.y, dtype)
         return output._replace(y=self._observe("outputs", y))
@@ -103,9 +114,28 @@ class EdgeGate(nn.Module):
     def _spec(self, scale: float, mask: Tensor | None) -> GateSpec:
         if self.config is None:
             return GateSpec(0.0, "dense", scale, mask)
-        mode: Mode = self.mode or ("sample" if self.training else "deterministic")
-        seed, first_sequence = self.noise or (draw_seed() if mode == "sample" else 0, 0)
-        return GateSpec(self.config.kappa, mode, scale, mask, self.config.sinks, seed, first_sequence)
+        seed, first_sequence = self.noise or (draw_seed() if self.mode == "sample" else 0, 0)
+        return GateSpec(
+            self.config.kappa,
+            self.mode,
+            scale,
+            mask,
+            self.config.sinks,
+            seed,
+            first_sequence,
+            closed=self.closed_heads(),
+            counts=bool(self.taps),
+        )
+
+    def closed_heads(self) -> Tensor | None:
+        """Heads whose gates cannot open, bool [heads], which are skipped; None if there are none.
+
+        Proven by the weights alone: with kappa = 1 a head with b <= 0 cannot open, because no weight exceeds 1. In training
+        only `frozen_heads` count: noise may still open the others, and the straight-through gradient must reach them.
+        """
+        if self.training or self.mode != "deterministic" or self.config is None or self.config.kappa != 1:
+            return self.frozen_heads
+        return self.b.detach() <= 0
 
     def _observe(self, site: Site, x: Tensor) -> Tensor:
         for tap in self.taps:
@@ -115,9 +145,17 @@ class EdgeGate(nn.Module):
     def _count_edges(self, output: AttentionOutput, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
         if not self.taps:
             return
-        counts = EdgeCounts(self.layer, output.expected_edges, output.open_edges, *_count_visible(q, k, mask))
+        expected, opened = self._of_all_heads(output.expected_edges), self._of_all_heads(output.open_edges)
+        counts = EdgeCounts(self.layer, expected, opened, *_count_visible(q, k, mask))
         for tap in self.taps:
             tap.counts.append(counts)
+
+    def _of_all_heads(self, edges: Tensor) -> Tensor:  # [batch, heads] -> [batch, all_heads]
+        """Edge counts with those of removed heads, which have none."""
+        if self.kept is None:
+            return edges
+        index = torch.tensor(self.kept, device=edges.device)
+        return edges.new_zeros(len(edges), self.all_heads).index_copy(1, index, edges)
 
 
 def _count_visible(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -139,6 +177,14 @@ def gates_of(model: nn.Module) -> list[EdgeGate]:
     return sorted(gates, key=lambda gate: gate.layer)
 
 
+def kept_heads(model: nn.Module) -> list[list[int]] | None:
+    """The heads that each layer of a compacted twin has kept; None for any other model."""
+    gates = gates_of(model)
+    if all(gate.kept is None for gate in gates):
+        return None
+    return [list(gate.kept or range(gate.heads)) for gate in gates]
+
+
 def attention_modules(model: nn.Module) -> list[nn.Module]:
     """The host's attention modules, each of which holds a gate, in layer order."""
     holders = {gate: module for module in model.modules() if (gate := getattr(module, "edge_gate", None))}
@@ -150,20 +196,20 @@ def gate_config(model: nn.Module) -> GateConfig | None:
     return gates_of(model)[0].config
 
 
-@contextmanager
-def mode(model: nn.Module, mode: Mode) -> Iterator[None]:
-    """Hold a model's gates in one mode inside a `with` block: "dense", "sample" or "deterministic".
+def mode(model: nn.Module, mode: Mode) -> AbstractContextManager[Any]:
+    """Set how a model's gates open: "deterministic" (as loaded), "sample" (with noise, as in training) or "dense" (all).
 
-    Outside such a block they sample while `model.training` and are deterministic otherwise.
+    >>> edgewise.mode(model, "sample")         # from now on
+    >>> with edgewise.mode(model, "dense"):    # inside the block
+    ...     model(input_ids=ids)
+
+    `model.train()` and `model.eval()` do not change it; `print(model)` shows it. It belongs to the model, not to a thread:
+    threads that need different modes at the same time need a copy of the model each.
     """
     if mode not in get_args(Mode):
         raise EdgewiseError(f"unknown mode {mode!r}; the modes are: {', '.join(get_args(Mode))}")
-    gates = gates_of(model)
-    before: list[Mode | None] = [gate.mode for gate in gates]
-    try:
-        for gate in gates:
-            gate.mode = mode
-        yield
-    finally:
-        for gate, previous in zip(gates, before, strict=True):
-            gate.mode = previous
+    restore = ExitStack()
+    for gate in gates_of(model):
+        restore.callback(setattr, gate, "mode", gate.mode)
+        gate.mode = mode
+    return restore

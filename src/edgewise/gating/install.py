@@ -6,6 +6,7 @@ code is neither copied nor patched.
 
 from typing import Any, cast
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -90,11 +91,20 @@ def _set_gates(
     model: PreTrainedModel, layers: list[AttentionLayer], config: GateConfig | None
 ) -> PreTrainedModel:
     for index, (module, shape) in enumerate(layers):
-        device = next(module.parameters()).device
+        device = _device_of(module)
         if not hasattr(module, "edge_gate"):
             module.register_forward_pre_hook(_check_implementation)
         module.edge_gate = EdgeGate(index, shape, config, device).train(model.training)
     return model
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Where a module computes: where its weights are, or where accelerate brings them when it is called."""
+    device = next(module.parameters()).device
+    hooks = (getattr(part, "_hf_hook", None) for part in module.modules())
+    places = (getattr(hook, "execution_device", None) for hook in hooks)
+    place = next((place for place in places if place is not None), device)
+    return torch.device(place) if device.type == "meta" else device
 
 
 def _check_implementation(module: nn.Module, args: tuple) -> None:

@@ -8,13 +8,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from edgewise.core.devices import without_tf32
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.attention_interface import NAME, AttentionCall, attending_by
 from edgewise.gating.edge_gate import HeadShape
 from edgewise.kernels.dense import dense_attention
 from edgewise.kernels.equations import AttentionOutput, visible_keys
 
-PROBE_TOKENS = 12
+PROBE_TOKENS = 24
+SPANS = ("sliding_window", "attention_chunk_size", "index_topk", "indexer_topk", "chunk_size", "block_size")
+"""Config fields that say from how many tokens on attention differs from plain causal attention."""
+PROBE_COST = 5e10
+"""Tokens times parameters above which a probe does not reach beyond a host's window: about 10 seconds on a CPU."""
 LAYER_TOLERANCE = 1e-4
 """Largest relative difference between a layer's own eager attention and ours, in single precision."""
 
@@ -26,6 +31,7 @@ class AttentionLayer(NamedTuple):
     shape: HeadShape
 
 
+@without_tf32()
 def probe(model: PreTrainedModel) -> list[AttentionLayer]:
     """The attention modules in layer order; raises an error if gates could not follow the host exactly.
 
@@ -43,11 +49,9 @@ def probe(model: PreTrainedModel) -> list[AttentionLayer]:
     with attending_by(calls):
         dense_logits = _logits(model, ids)
     n_layers = model.config.get_text_config().num_hidden_layers
-    if len(calls.layers) != n_layers or len({id(layer.module) for layer in calls.layers}) != n_layers:
-        raise EdgewiseError(
-            f"only {len(calls.layers)} attention calls of {name}'s {n_layers} layers go through transformers' "
-            "attention registry"
-        )
+    modules = {id(layer.module) for layer in calls.layers}
+    if len(calls.layers) != n_layers or len(modules) != n_layers:
+        raise _not_all_layers(model, len(calls.layers), n_layers, len(modules))
     difference = (dense_logits - host_logits).abs().max().item()
     if not difference <= tolerance or not max(calls.differences) <= LAYER_TOLERANCE:
         raise EdgewiseError(
@@ -57,15 +61,68 @@ def probe(model: PreTrainedModel) -> list[AttentionLayer]:
     return calls.layers
 
 
+@torch.no_grad()
+def check_requests(model: PreTrainedModel) -> None:
+    """Refuse, from a model on the meta device, what a host requests that gates cannot follow; nothing is computed."""
+
+    def nothing(call: AttentionCall) -> AttentionOutput:
+        layers.add(id(call.module))
+        none = call.q.new_zeros(call.q.shape[:2])
+        return AttentionOutput(call.q.new_empty(*call.q.shape[:3], call.v.shape[-1]), none, none)
+
+    layers: set[int] = set()
+    model.set_attn_implementation(NAME)
+    config = model.config.get_text_config()
+    layer_types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or []
+    attention = sum("attention" in kind and "linear" not in kind for kind in layer_types)
+    if attention < len(layer_types):
+        raise _not_all_layers(model, attention, len(layer_types))
+    ids = torch.zeros(1, 4, dtype=torch.long, device="meta")
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool, device="meta")
+    try:
+        with attending_by(nothing):
+            model.eval()(input_ids=ids, attention_mask=mask, position_ids=ids, use_cache=False)
+    except EdgewiseError:
+        raise
+    except Exception:  # not everything runs without numbers: what is left is checked when the model is loaded
+        return
+    if len(layers) != config.num_hidden_layers:
+        raise _not_all_layers(model, len(layers), config.num_hidden_layers)
+
+
+def _not_all_layers(
+    model: PreTrainedModel, calls: int, n_layers: int, modules: int | None = None
+) -> EdgewiseError:
+    name = type(model).__name__
+    if calls >= n_layers:
+        return EdgewiseError(
+            f"{calls} attention calls of {name}'s {n_layers} layers, by {modules} modules, go through transformers' "
+            "attention registry; gates need one call a layer"
+        )
+    return EdgewiseError(
+        f"only {calls} attention calls of {name}'s {n_layers} layers go through transformers' attention registry"
+    )
+
+
 def _probe_ids(model: PreTrainedModel) -> Tensor:  # [1, tokens]
     config = model.config.get_text_config()
     if model.get_output_embeddings() is None or not hasattr(config, "vocab_size"):
         raise EdgewiseError(
             f"{type(model).__name__} has no language-model head; edgewise needs a causal language model"
         )
-    length = min(PROBE_TOKENS, getattr(config, "max_position_embeddings", PROBE_TOKENS))
+    length = _probe_length(model)
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, config.vocab_size, (1, length), generator=generator).to(model.device)
+
+
+def _probe_length(model: PreTrainedModel) -> int:
+    """Tokens that show the host's windows, chunks and indexers at work, where that is affordable."""
+    config = model.config.get_text_config()
+    affordable = PROBE_COST / max(1, sum(p.numel() for p in model.parameters()))
+    spans = [span for name in SPANS if isinstance(span := getattr(config, name, None), int)]
+    needed = [span + span // 2 + 2 for span in spans]
+    length = max([PROBE_TOKENS, *(tokens for tokens in needed if tokens <= affordable)])
+    return min(length, getattr(config, "max_position_embeddings", None) or length)
 
 
 def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ from transformers import PreTrainedModel
 
 from edgewise.gating.config import GateConfig
 from edgewise.gating.install import install
-from edgewise.models.save import save_twin
+from edgewise.models.publish import push_twin
+from edgewise.models.save import refuse_to_save_dense, save_twin
 
 
 def gate(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrainedModel:
@@ -14,4 +15,8 @@ def gate(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrained
     install(model, config or GateConfig())
     # on the instance, because its class belongs to transformers; deepcopy and pickle carry a partial along
     model.save_pretrained = partial(save_twin, model)  # pyright: ignore
+    model.push_to_hub = partial(push_twin, model)  # pyright: ignore
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            part.should_save_on_this_rank = refuse_to_save_dense  # pyright: ignore
     return model

@@ -11,9 +11,16 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.models.find import ModelFiles
-from edgewise.models.hub import hub_is_reachable
 from edgewise.models.twin_format import GATE_KEY
 from edgewise.models.weights import check_finite
+
+MAX_LAYERS = 4096
+"""Building millions of layers would take hours."""
+_LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
@@ -23,6 +30,14 @@ def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
         raise EdgewiseError(
             f"{name}: this transformers knows no model of type {kind!r}; upgrading it may help"
         )
+    for sizes in (config, config.get("text_config")):
+        layers = (
+            max((_whole(sizes.get(key)) for key in _LAYER_KEYS), default=0) if isinstance(sizes, dict) else 0
+        )
+        if layers > MAX_LAYERS:
+            raise EdgewiseError(
+                f"{name}: config.json says {layers:,} layers; more than {MAX_LAYERS:,} are taken for damage"
+            )
     try:
         typed = AutoConfig.for_model(**config)
         architecture = str(next(iter(config.get("architectures") or []), ""))
@@ -47,15 +62,17 @@ def host_class(config: PretrainedConfig) -> type[PreTrainedModel]:
     return classes[0] if isinstance(classes, tuple | list) else classes
 
 
-def load_host(files: ModelFiles, dtype: torch.dtype | None) -> PreTrainedModel:
-    """Load a dense model from hub or disk, complete and finite."""
+def load_host(files: ModelFiles, dtype: torch.dtype | str | None = None, **placement: Any) -> PreTrainedModel:
+    """Load a dense model from hub or disk, complete and finite. `placement` goes to `from_pretrained`."""
     host_config(files.config or {}, files.name)
-    offline = files.folder is None and not hub_is_reachable()
-    return load_complete(files.name, AutoModelForCausalLM, files.address, dtype, local_files_only=offline)
+    hub = files.hub.download if files.folder is None else {}
+    if files.folder is None and files.hub.subfolder:
+        hub["subfolder"] = files.hub.subfolder
+    return load_complete(files.name, AutoModelForCausalLM, files.address, dtype, **hub, **placement)
 
 
 def load_complete(
-    name: str, cls: Any, address: str | None, dtype: torch.dtype | None, **kwargs: Any
+    name: str, cls: Any, address: str | None, dtype: torch.dtype | str | None, **kwargs: Any
 ) -> PreTrainedModel:
     """Call `from_pretrained`, refusing what it would only warn about: missing, misshapen or damaged weights."""
     if dtype is not None:
@@ -77,5 +94,6 @@ def load_complete(
         raise EdgewiseError(
             f"{name}: the checkpoint lacks {len(missing)} weights, {missing[0]} among them; is a file missing?"
         )
-    check_finite(name, dict(model.named_parameters()))
+    in_memory = {key: weight for key, weight in model.named_parameters() if not weight.is_meta}
+    check_finite(name, in_memory)
     return model

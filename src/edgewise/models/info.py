@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.gating.config import GATES, GateConfig
+from edgewise.gating.probe import check_requests
 from edgewise.models.architecture import mlp_width
 from edgewise.models.find import AUTHORS_FILE, ModelFiles, find_model
 from edgewise.models.host import host_config
+from edgewise.models.manifest import read_header
 from edgewise.models.nanogpt import load_nanogpt
-from edgewise.models.twin_format import ADAPTERS_FILE, ADAPTERS_KEY, TWIN_KEY, WEIGHTS_FILE, read_gate
-from edgewise.models.weights import weight_files
+from edgewise.models.twin_format import TWIN_KEY, read_gate
+from edgewise.models.weights import refuse_overwritten_twin, twin_files, weight_files
 
 _GATE_BUFFER_BYTES = 2 * (4 << 20)
 
@@ -79,7 +80,7 @@ def info(name: str | Path) -> ModelInfo:
             read_gate(files.name, files.config) if TWIN_KEY in files.config else (None, files.config)
         )
         if files.folder is not None:
-            _check_headers(files.name, files.folder, _weights_file(files.config))
+            _check_weights(files.name, files.folder, files.config)
         model, dtype = _empty_model(files, host_config(config, files.name))
     text = model.config.get_text_config()
     parameters = sum(p.numel() for p in model.parameters()) + _gate_parameters(gate, text)
@@ -116,6 +117,7 @@ def _empty_model(files: ModelFiles, config: PretrainedConfig) -> tuple[PreTraine
         raise EdgewiseError(
             f"{type(model).__name__} has no attention that goes through transformers' attention registry"
         )
+    check_requests(model)
     return model, dtype
 
 
@@ -132,24 +134,15 @@ def _gate_parameters(gate: GateConfig | None, text: Any) -> int:
     return text.num_hidden_layers * per_layer
 
 
-def _weights_file(config: dict[str, Any]) -> str:
-    """The file that a folder's weights are in, or that its index is called after."""
-    if TWIN_KEY not in config:
-        return "model.safetensors"
-    return ADAPTERS_FILE if ADAPTERS_KEY in config[TWIN_KEY] else WEIGHTS_FILE
-
-
-def _check_headers(name: str, folder: Path, file: str) -> None:
-    """Refuse truncated files: a safetensors header says how long its file must be."""
-    if file == "model.safetensors" and not list(folder.glob("*.safetensors*")):
+def _check_weights(name: str, folder: Path, config: dict[str, Any]) -> None:
+    """Refuse truncated files, which their headers tell, and a twin that is not as it was saved."""
+    if TWIN_KEY in config:
+        twin_files(name, folder, checksums=False)
+        return
+    refuse_overwritten_twin(name, folder)
+    if not list(folder.glob("*.safetensors*")):
         if not list(folder.glob("*.bin")):
             raise EdgewiseError(f"{name}: the folder holds a config but no weights")
         return
-    for path in weight_files(name, folder, file):
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise EdgewiseError(
-                f"{name}: {path.name} is truncated or damaged ({error}); copy or download it again"
-            ) from error
+    for path in weight_files(name, folder, "model.safetensors"):
+        read_header(path)

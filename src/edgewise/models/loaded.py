@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gate_config
+from edgewise.models.compact import with_all_heads
 from edgewise.models.load import load, load_tokenizer
 from edgewise.models.registry import embedded_name
 
@@ -52,8 +53,8 @@ def load_models(
     models: ModelsLike,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
     display: Display | None = None,
 ) -> LoadedModels:
     """Load one or two models for an analysis; models that are loaded already stay as they are.
@@ -61,8 +62,9 @@ def load_models(
     Args:
         models: One or two names, folders or loaded models, the dense one first.
         tokenizer: Required with loaded models; for names, their own.
-        device: Where to load to.
-        dtype: In which precision; the checkpoint's own if not given.
+        device: Where to load to: "cpu", "cuda:1"; "auto" is a GPU if there is one, "split" spreads each model over all GPUs
+            and main memory.
+        dtype: In which precision, "bfloat16"; "auto" is the checkpoint's own.
         display: Where progress is shown; nowhere if not given.
     """
     if isinstance(models, LoadedModels):
@@ -72,7 +74,9 @@ def load_models(
     with display.status("loading"):
         tokenizer = tokenizer or shared_tokenizer(given)
         loaded = tuple(
-            model if isinstance(model, PreTrainedModel) else load(model, device=device, dtype=dtype)
+            with_all_heads(
+                model if isinstance(model, PreTrainedModel) else load(model, device=device, dtype=dtype)
+            )
             for model in given
         )
     return LoadedModels(names, loaded, tokenizer, display)

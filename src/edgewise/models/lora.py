@@ -4,7 +4,6 @@ The files are not named as peft names them: read by peft, the factors alone woul
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,21 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.schema import read_json
 from edgewise.models.find import find_model
 from edgewise.models.host import load_host
-from edgewise.models.twin_format import ADAPTERS_FILE, ADAPTERS_KEY, GATE_KEY, TWIN_KEY
-from edgewise.models.weights import check_finite, read_weights
+from edgewise.models.hub import HubOptions
+from edgewise.models.twin_folder import write_twin_folder
+from edgewise.models.twin_format import (
+    ADAPTERS,
+    ADAPTERS_FILE,
+    ADAPTERS_KEY,
+    CONFIG,
+    GATE_KEY,
+    MANIFEST_KEY,
+    TWIN_KEY,
+)
+from edgewise.models.weights import check_finite
 
 _A, _B = ".lora_A", ".lora_B"
 _DIGEST_ELEMENTS = 64
@@ -66,45 +76,59 @@ def save_adapters(
     name: str,
 ) -> None:
     """Write the twin whose weights are in `twin_folder` as factors of its base model, which is called `name`."""
-    folder.mkdir(parents=True, exist_ok=True)
     gate_state = {key: value.cpu() for key, value in twin.state_dict().items() if GATE_KEY in key}
-    save_file({**adapters.factors, **gate_state}, folder / ADAPTERS_FILE)
-    config = json.loads((twin_folder / "config.json").read_text())
+    config = read_json(twin_folder / CONFIG)
     config[TWIN_KEY][ADAPTERS_KEY] = {
         "base": str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name,
         "dtype": str(base.dtype).removeprefix("torch."),
         "digest": digest(base),
         "scale": adapters.scale,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    del config[TWIN_KEY][MANIFEST_KEY]
+
+    def fill(scratch: Path) -> dict[str, Any]:
+        save_file({**adapters.factors, **gate_state}, scratch / ADAPTERS_FILE)
+        return config
+
+    write_twin_folder(folder, ADAPTERS, fill)
 
 
 def load_adapted_base(
-    name: str, folder: Path, adapters: dict[str, Any]
-) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """The base model with the factors merged, in single precision, and the parameters of the gates."""
+    name: str, folder: Path, adapters: dict[str, Any], factors: dict[str, Tensor], hub: HubOptions
+) -> PreTrainedModel:
+    """The base model with the factors merged, in single precision."""
     try:
         base, scale = str(adapters["base"]), float(adapters["scale"])
         expected, dtype = str(adapters["digest"]), getattr(torch, str(adapters["dtype"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EdgewiseError(f"{name}: config.json does not say what the adapters belong to") from error
-    state = read_weights(name, folder, ADAPTERS_FILE)
-    gate_state = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
+    unpaired = [key for key in factors if _partner(key) not in factors]
+    if unpaired or not factors:
+        raise EdgewiseError(
+            f"{name}: {min(unpaired, default='every factor')} has no partner; the adapters are damaged"
+        )
     advice = f'put where it is into {folder / "config.json"}, after "base"'
     try:
-        model = load_host(find_model(base), dtype).float()  # pyright: ignore
+        model = load_host(find_model(base, hub), dtype).float()  # pyright: ignore
     except EdgewiseError as error:
         raise EdgewiseError(
             f"{name} is a change of {base!r}, which cannot be loaded ({error}); {advice}"
         ) from error
     if digest(model) != expected:
         raise EdgewiseError(f"{name} is a change of another model than {base} is now; {advice}")
-    check_finite(name, state)
+    check_finite(name, factors)
     try:
-        Adapters(state, scale).merge_into(model)
+        Adapters(factors, scale).merge_into(model)
     except (AttributeError, KeyError, RuntimeError) as error:
         raise EdgewiseError(f"{name}: adapters do not fit {base}: {first_line(error)}") from error
-    return model, gate_state
+    return model
+
+
+def _partner(key: str) -> str | None:
+    """The other factor of a pair; None for a name that is no factor's."""
+    if key.endswith(_A):
+        return key.removesuffix(_A) + _B
+    return key.removesuffix(_B) + _A if key.endswith(_B) else None
 
 
 def digest(model: PreTrainedModel) -> str:

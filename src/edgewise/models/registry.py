@@ -8,7 +8,6 @@ A package registers a sequence of `EmbeddedModel` under the entry-point group `e
 `edgewise.load("pocket")` then finds the weights, `edgewise.sparsify("pocket")` the text, and no module imports that package.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.schema import read_json
 from edgewise.models.twin_format import ADAPTERS_KEY, TWIN_KEY
 
 GROUP = "edgewise.models"
@@ -47,8 +47,10 @@ class EmbeddedModel:
     """Its checkpoint, as `from_pretrained` or `edgewise.save` leaves it; a transcoder may be in `transcoder/`."""
     dense: str
     """The embedded dense model that it is a twin of; its own name if it is dense."""
-    make_data: Callable[[int, int], Any]
-    """(seed, held-out sequences) -> `edgewise.data.Data`: the text that belongs to it."""
+    make_data: Callable[[int, int], Any] | None = None
+    """(seed, held-out sequences) -> `edgewise.data.Data`: the text that belongs to it; None if it has none."""
+    make_folder: Callable[[Path], None] | None = None
+    """Make the folder where it is missing, on first use."""
     skills: Callable[[Any], dict[str, float]] | None = None
     """model -> scores on the tasks that it was made for, which a training run puts into its summary."""
     vocabulary: Mapping[str, int] | None = None
@@ -60,6 +62,10 @@ class EmbeddedModel:
 
     def data(self, seed: int = 0, held_out: int = 512) -> Any:
         """The text that belongs to it, as `edgewise.data.Data` with so many held-out sequences."""
+        if self.make_data is None:
+            raise EdgewiseError(
+                f"{self.name} has no text of its own; give `data`: a file, a folder or a dataset's name"
+            )
         return self.make_data(seed, held_out)
 
     @property
@@ -112,7 +118,7 @@ def _base_name(folder: Path) -> str:
     """The model that a twin's folder was made from, as its summary or its adapters say; empty if they do not."""
     for file, *keys in (("summary.json", "model"), ("config.json", TWIN_KEY, ADAPTERS_KEY, "base")):
         try:
-            value = json.loads((folder / file).read_text())
+            value = read_json(folder / file)
             for key in keys:
                 value = value[key]
             return str(value)
