@@ -1,7 +1,9 @@
 """Sources of text: files, folders, the Hugging Face hub, or objects of `datasets`, which does the reading."""
 
 import glob
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +160,9 @@ def _files(paths: list[Path], name: str) -> Source:
         raise EdgewiseError(f"{paths[0]} is not a kind of file that can be read: give {USABLE}")
     if not any(path.stat().st_size for path in paths):
         raise EdgewiseError(f"{name} is empty: there is no text in it")
+    if reader == "json":
+        for path in paths:
+            check_records(path)
     # A text file is read line by line, so that one of several gigabytes need not fit into memory, nor into an Arrow string.
     options = {"keep_linebreaks": True, "encoding": "utf-8-sig"} if reader == "text" else {}
     try:
@@ -171,6 +176,33 @@ def _files(paths: list[Path], name: str) -> Source:
     except Exception as error:  # whatever the formats raise
         raise EdgewiseError(f"{name} cannot be read: {first_line(error)}") from error
     return Source(name, dataset, len(paths), tuple(map(str, paths)), of_lines=reader == "text")
+
+
+_CHUNK = 1 << 24
+_NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[?\s*null\b")
+_NULL_LINE = re.compile(rb"\n[ \t\r]*null[ \t\r]*(?=\n|\Z)")
+
+
+def check_records(path: Path) -> None:
+    """Refuse a JSON file in which null stands in the place of a record: pyarrow, which reads it, may crash the process."""
+    where = f"{path} holds null in the place of a record"
+    is_lines = ".jsonl" in path.suffixes[-2:]
+    try:
+        if not path.is_file():
+            raise EdgewiseError(f"{path} is not a file with text")
+        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+            chunk = file.read(_CHUNK)
+            if _NULL_FIRST.match(chunk):
+                raise EdgewiseError(f'{where}: give objects such as {{"text": "..."}}')
+            while is_lines and chunk:
+                if b"null" in chunk and _NULL_LINE.search(chunk):
+                    raise EdgewiseError(
+                        f'{where}, on a line of its own: give objects such as {{"text": "..."}}'
+                    )
+                rest, following = chunk[-64:], file.read(_CHUNK)
+                chunk = rest + following if following else b""
+    except (OSError, EOFError, zlib.error) as error:
+        raise EdgewiseError(f"{path} cannot be read: {first_line(error)}") from error
 
 
 def _from_hub(address: str) -> Source:

@@ -1,16 +1,20 @@
 """Evaluate models side by side on the same held-out text (`edgewise eval`)."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import Context, Tokens, check_argument
 from edgewise.data import Batch, held_out_only
 from edgewise.measure.forward import evaluation_bytes, sequences_per_pass
 from edgewise.measure.loss import Measured, measure
 from edgewise.measure.memory import projected_peak
+from edgewise.measure.reference import Reference
 from edgewise.measure.sinks import SINK_TOKENS, measure_sinks
 from edgewise.models.architecture import vocabulary_size
 from edgewise.models.find import find_model
@@ -25,14 +29,17 @@ _LONGEST_CONTEXT = 1024
 def evaluate_models(
     models: ModelsLike,
     data: Any = None,
-    context: int | None = None,
-    tokens: int = TOKENS,
+    context: Context | None = None,
+    tokens: Tokens = TOKENS,
     sinks: bool = False,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
     display: Display | None = None,
 ) -> dict[str, Measured]:
-    """Measure one model, or a dense model and its twin, on the same text.
+    """Measure one model, or a dense model and its twin, on the same text; the second also against the first: loss
+    difference, its standard error, KL divergence.
 
     >>> edgewise.evaluate_models(["pocket", "runs/pocket-sparse"])
 
@@ -43,26 +50,35 @@ def evaluate_models(
         tokens: How much of the data to read.
         sinks: Also measure the attention to first tokens.
         tokenizer: Required with loaded models.
+        device: Where to load to, see `load_models`.
+        dtype: In which precision; "auto" is the checkpoint's own.
         display: Where progress and the projected peak memory are shown; nowhere if not given.
     """
+    check_argument("context", context, Context | None)
+    check_argument("tokens", tokens, Tokens)
     own_text = _embedded_text(models, tokens) if data is None else None
-    loaded = load_models(models, tokenizer=tokenizer, display=display)
+    loaded = load_models(models, tokenizer=tokenizer, device=device, dtype=dtype, display=display)
     batch = own_text or _given_text(loaded, data, context, tokens)
-    results = {}
+    results: dict[str, Measured] = {}
+    reference = Reference(loaded.models[0])
     for name, model in zip(loaded.names, loaded.models, strict=True):
         peak = projected_peak(evaluation_bytes(model, batch))
         loaded.display.print(f"{name}: memory about {peak / 2**30:.1f} GB in all")
-        results[name] = _measure(model, name, batch, loaded.display)
+        compared = bool(results) and vocabulary_size(model) == vocabulary_size(loaded.models[0])
+        with nullcontext() if results else reference.recording():
+            results[name] = _measure(model, name, batch, loaded.display, reference if compared else None)
         if sinks:
             sample = batch.select(slice(max(1, SINK_TOKENS // batch.ids.shape[1])))
             results[name] = replace(results[name], sinks=measure_sinks(model, sample))
     return results
 
 
-def _measure(model: PreTrainedModel, name: str, batch: Batch, display: Display) -> Measured:
-    passes = -(-len(batch.ids) // sequences_per_pass(batch, vocabulary_size(model)))
-    with display.bar(name, passes) as advance:
-        return measure(model, batch, progress=lambda: advance(1))
+def _measure(
+    model: PreTrainedModel, name: str, batch: Batch, display: Display, reference: Reference | None
+) -> Measured:
+    at_once = sequences_per_pass(batch, vocabulary_size(model) * (1 if reference is None else 2))
+    with display.bar(name, -(-len(batch.ids) // at_once)) as advance:
+        return measure(model, batch, at_once, progress=lambda: advance(1), reference=reference)
 
 
 def _given_text(loaded: LoadedModels, data: Any, context: int | None, tokens: int) -> Batch:

@@ -29,7 +29,7 @@ def forward(model: nn.Module, batch: Batch) -> Any:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Hold a model in eval mode, in which gates are deterministic."""
+    """Hold a model in eval mode inside a `with` block."""
     was_training = model.training
     model.eval()
     try:

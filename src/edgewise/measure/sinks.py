@@ -41,7 +41,7 @@ def measure_sinks(model: nn.Module, batch: Batch, batch_size: int = 4) -> Sinks:
     """Measure the attention to first tokens on a batch, `batch_size` sequences at a time."""
     device = next(model.parameters()).device
     layers, heads = len(gates_of(model)), gates_of(model)[0].heads
-    sums = torch.zeros(2, layers, heads, dtype=torch.float64, device=device)
+    sums: list[Tensor] = []  # of each forward pass, [2, layers, heads]
     queries = 0
     with eval_mode(model):
         for micro_batch in batch.micro_batches(batch_size, device):
@@ -52,14 +52,16 @@ def measure_sinks(model: nn.Module, batch: Batch, batch_size: int = 4) -> Sinks:
                 index - positions,
             )  # [n, t]: not first; the document's first token
 
+            sums.append(torch.zeros(2, layers, heads, device=device))
+
             def add(layer: int, weights: Tensor, is_later: Tensor = is_later, first: Tensor = first) -> None:
                 on_first = weights.gather(-1, first[:, None, :, None].expand(-1, heads, -1, 1))[..., 0]
                 for i, attention in enumerate((on_first, weights.sum(-1))):
-                    sums[i, layer] += (attention * is_later[:, None]).sum((0, 2)).double()
+                    sums[-1][i, layer] = (attention * is_later[:, None]).sum((0, 2))
 
             with tap(model, edit={"weights": add}):
                 forward(getattr(model, "base_model", model), micro_batch)
             queries += int(is_later.sum())
     if not queries:
         raise EdgewiseError("there is no token after a first one in these sequences")
-    return Sinks(*(sums / queries).float().cpu())
+    return Sinks(*(torch.stack(sums).cpu().double().sum(0) / queries).float())
