@@ -17,12 +17,12 @@ from torch import nn
 
 import edgewise
 from edgewise.data import IGNORE
-from edgewise.measure.evaluation import measure
+from edgewise.measure.loss import measure
 from edgewise.training.averaging import Average
 from edgewise.training.callbacks import Callback
 from edgewise.training.config import TrainerConfig
 from edgewise.training.data import training_data
-from edgewise.training.sparsify.objective import Multiplier
+from edgewise.training.sparsify.multiplier import Multiplier
 from edgewise.training.sparsify.recipe import RECIPES, Recipe
 from edgewise.training.sparsify.run import SparsifyRun
 from edgewise.training.trainer import take_step
@@ -140,23 +140,23 @@ def test_an_average_goes_on_from_its_file(tmp_path):
 
 def test_pressure_goes_by_what_held_out_text_says_of_the_twin():
     for found, rises in ((0.03, False), (0.001, True)):
-        multiplier = Multiplier(beta=1.0, speed=0.1, floor=0.01, ceiling=10.0)
+        multiplier = Multiplier(beta=1.0, step_size=0.1, minimum=0.01, maximum=10.0)
         multiplier.update(0.01, tolerance=0.01)  # neither room nor excess
         assert multiplier.beta == 1.0
-        multiplier.correct(found)
+        multiplier.loss.correct(found)
         assert multiplier.expected == pytest.approx(found)
         multiplier.update(0.01, tolerance=0.01)
         assert (multiplier.beta > 1.0) is rises and (multiplier.beta < 1.0) is not rises
 
 
 def test_between_validations_the_batches_tell_how_the_loss_changes():
-    multiplier = Multiplier(beta=1.0, speed=0.1, floor=0.01, ceiling=10.0)
+    multiplier = Multiplier(beta=1.0, step_size=0.1, minimum=0.01, maximum=10.0)
     multiplier.update(0.01, tolerance=0.01)
     for found in (0.02, 0.04):
-        multiplier.correct(found)
+        multiplier.loss.correct(found)
         assert multiplier.expected == pytest.approx(found)
     multiplier.update(0.03, tolerance=0.01)  # 0.02 above the moving average
-    assert multiplier.expected == pytest.approx(0.04 + (1 - multiplier.memory) * 0.02)
+    assert multiplier.expected == pytest.approx(0.04 + (1 - multiplier.decay) * 0.02)
 
 
 @pytest.mark.parametrize(("fraction", "over"), [(1.0, 100), (0.11, 11), (0.05, 10)])
@@ -168,7 +168,7 @@ def test_what_batches_lose_is_averaged_over_the_steps_of_the_twin_and_no_fewer_t
         seen, _ = take_step(run)
         share = max(1 / n, 1 / over)
         expected = (1 - share) * expected + share * (seen.ce - seen.dense_ce)
-        assert run.state.multiplier.gap == pytest.approx(expected, abs=1e-9)
+        assert run.state.multiplier.loss.average == pytest.approx(expected, abs=1e-9)
 
 
 def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path):
@@ -176,12 +176,12 @@ def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path):
     recipe = AVERAGE_OF_ALL.multiplier
     for steps in (STEPS, 1_000):
         run = a_run(place, tmp_path, steps)
-        run.state.multiplier.correction = -9.0  # the loss is kept
-        before = run.state.multiplier.level
+        run.state.multiplier.loss.correction = run.state.multiplier.kl.correction = -9.0  # both are kept
+        before = run.state.multiplier.integral
         take_step(run)
         assert recipe.max_change is not None
         expected = min(recipe.step_size, recipe.max_change / steps)
-        assert run.state.multiplier.level == pytest.approx(before * math.exp(expected))
+        assert run.state.multiplier.integral == pytest.approx(before * math.exp(expected))
 
 
 # ---------------------------------------------------------------------------------------------------------- a run
@@ -228,14 +228,18 @@ def test_what_a_validation_finds_while_layers_are_alone_is_not_held_against_all_
     assert run.layerwise_steps == 4
     while run.state.step < 4:
         take_step(run)
-        run.correct_multiplier(run.measure_twin(), dense_ce=-1.0)
-    assert run.state.multiplier.correction is None
-    run.state.multiplier.correct(9.0)
+        run.correct_multiplier(run.validator.measure_twin())
+    multiplier = run.state.multiplier
+    assert multiplier.loss.correction is None and multiplier.kl.correction is None
+    multiplier.loss.correct(9.0)
     take_step(run)
-    assert run.state.multiplier.correction is None
-    checked = run.measure_twin()
-    run.correct_multiplier(checked, dense_ce=0.0)
-    assert run.state.multiplier.expected == pytest.approx(checked.ce)
+    assert multiplier.loss.correction is None
+    checked = run.validator.measure_twin()
+    run.correct_multiplier(checked)
+    found = checked.against_dense
+    assert found is not None
+    assert multiplier.loss.expected == pytest.approx(found.delta_ce)
+    assert multiplier.kl.expected == pytest.approx(found.kl)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.0, 2), (0.25, STEPS * ROWS // 4), (1.0, None)])
@@ -255,7 +259,8 @@ def test_a_run_without_an_end_does_not_stand_still(place, tmp_path):
     """A density alone allows for a day of steps, over which nothing is to be spread."""
     run = a_run(place, tmp_path, 1_000_000)
     take_step(run)
-    assert run.multiplier_speed >= 0.004 and run.recipe.optimizer.averaged_fraction * run.horizon <= 4000
+    assert run.schedule.at(run.state.step, run.state.planned_steps).multiplier_step_size >= 0.004
+    assert run.schedule.averaging_window(run.state.planned_steps) <= 4000
 
 
 @pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,20 +14,20 @@ import edgewise
 from edgewise.core.console import Display
 from edgewise.data import IGNORE, Batch, open_data
 from edgewise.gating.edge_gate import attention_modules, mode
-from edgewise.measure.evaluation import cross_entropy, run_model, vocabulary_of
+from edgewise.measure.distillation import distillation_terms
+from edgewise.measure.forward import run_model
+from edgewise.models.architecture import vocabulary_size
 from edgewise.training.callbacks import Callback
 from edgewise.training.config import TrainerConfig
-from edgewise.training.sparsify import (
-    controls,
-    gradients,
-    layerwise,
-)
-from edgewise.training.sparsify import (
-    sampled_softmax as words,
-)
+from edgewise.training.sparsify import layerwise
 from edgewise.training.sparsify.controls import train_masked
-from edgewise.training.sparsify.objective import compare
 from edgewise.training.sparsify.run import SparsifyRun
+from edgewise.training.sparsify.sampled_softmax import (
+    CandidateSampler,
+    draw_candidates,
+    likely_tokens,
+    restricted_to,
+)
 from edgewise.training.trainer import take_step
 
 TOKENS = ROWS * CONTEXT
@@ -55,7 +56,7 @@ def a_run(place, kind: str = "gpt2", **others) -> SparsifyRun:
     return run
 
 
-def gradient_terms(run: SparsifyRun, batch: Batch, is_layerwise: bool) -> torch.Tensor:  # -> [3]
+def gradient_terms(run: SparsifyRun, batch: Batch, is_layerwise: bool) -> torch.Tensor:  # -> terms
     return run.gradients.compute(batch, run.state.step, run.penalty, is_layerwise)
 
 
@@ -67,7 +68,7 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
     """Disturb one layer's attention output a little, and compare with the divergence that comes of it."""
     model = edgewise.load(place / kind).double()
     batch = rows_of(place, kind, 64)
-    metrics = layerwise.fisher_metrics(model, batch, rows=16, seed=0)
+    metrics = layerwise.fisher_metrics(model, batch, micro_batch_size=16, seed=0)
     asked = (batch.targets != IGNORE).sum()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -77,7 +78,7 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
             hook = module.register_forward_hook(lambda m, a, out, e=error: (out[0] + e, *out[1:]))
             disturbed = run_model(model, batch)
             hook.remove()
-            real = (compare(disturbed.double(), own.double(), batch.targets).divergence / asked).item()
+            real = (distillation_terms(disturbed.double(), own.double(), batch.targets).kl / asked).item()
             estimated = (0.5 * ((error @ metrics[layer].double()) * error).sum() / asked).item()
             assert estimated == pytest.approx(real, rel=0.15), layer
 
@@ -86,24 +87,24 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
 def test_gradients_are_those_of_each_layers_own_loss(place, kind):
     run = a_run(place, kind, b=2.0)
     batch = run.data.train.take(ROWS)
-    run.state.density = 0.5
-    cost, _, density = gradient_terms(run, batch, is_layerwise=True).tolist()
+    run.state.density_per_head = [[0.5, 0.3, 0.2, 0.1], [0.4, 0.1, 0.6, 0.2]]
+    found_metrics = run.metrics_of(gradient_terms(run, batch, is_layerwise=True))
     found = {name: p.grad.clone() for name, p in run.twin.inner.named_parameters() if p.grad is not None}
     assert found and all("attn" in name or "attention" in name for name in found)  # and nothing else
     run.twin.optimizer.zero_grad()
-    with torch.no_grad(), layerwise.recording(run.dense) as seen:
+    with torch.no_grad(), layerwise.recording(run.dense) as calls:
         run_model(run.dense, batch)
     asked = (batch.targets != IGNORE).sum()
-    total, edges = torch.zeros(()), torch.zeros(())
+    total = torch.zeros(())
     with mode(run.twin.inner, "deterministic"), edgewise.tap(run.twin.inner) as tap:
-        for module, passed, metric in zip(
-            attention_modules(run.twin.inner), seen, run.gradients.metrics or [], strict=True
+        for module, call, metric in zip(
+            attention_modules(run.twin.inner), calls, run.gradients.layerwise.metrics or [], strict=True
         ):
-            error = module(*passed.arguments, **passed.named)[0] - passed.output
+            error = module(*call.args, **call.kwargs)[0] - call.output
             total = total + torch.einsum("btd,de,bte->", error, metric, error) / 2 / asked
-    edges = tap.expected_density.mean()
-    (total + run.penalty * edges).backward()
-    assert cost == pytest.approx(total.item(), rel=1e-4) and density == pytest.approx(edges.item(), rel=1e-4)
+    (total + (run.penalty * tap.expected_density).mean()).backward()
+    assert found_metrics.ce == found_metrics.kl == pytest.approx(total.item(), rel=1e-4)
+    torch.testing.assert_close(found_metrics.density_per_head, tap.expected_density.detach())
     for name, parameter in run.twin.inner.named_parameters():
         if name in found:
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
@@ -168,16 +169,18 @@ def test_layers_alone_may_yield(place):
 
 def test_the_dense_model_reads_each_row_once(place):
     """While layers alone go over the same rows several times; layers together do not."""
-    run, read = a_run(place, layerwise_warmup=str((layerwise.UPDATES + 1) * TOKENS)), []
+    run, read = a_run(place, layerwise_warmup=str((layerwise.STEPS_PER_BATCH + 1) * TOKENS)), []
     run.dense.base_model.register_forward_hook(lambda module, arguments, out: read.append(run.state.step))
     take_step(run)
     read.clear()  # and of what the metric was made from
     taken = [run.data.train.state_dict()]
-    for _ in range(layerwise.UPDATES + 1):
+    for _ in range(layerwise.STEPS_PER_BATCH + 1):
         take_step(run)
         taken.append(run.data.train.state_dict())
-    assert read == [layerwise.UPDATES, layerwise.UPDATES + 1]
-    assert [a == b for a, b in itertools.pairwise(taken)] == [True] * (layerwise.UPDATES - 1) + [False] * 2
+    assert read == [layerwise.STEPS_PER_BATCH, layerwise.STEPS_PER_BATCH + 1]
+    assert [a == b for a, b in itertools.pairwise(taken)] == [True] * (layerwise.STEPS_PER_BATCH - 1) + [
+        False
+    ] * 2
 
 
 @pytest.mark.parametrize("at", [0, 2, 4])
@@ -203,44 +206,54 @@ def test_a_run_is_more_than_its_beginning(place, tmp_path):
     asked = settings(tmp_path, layerwise_warmup=str(STEPS * TOKENS))
     with pytest.raises(edgewise.EdgewiseError, match="leaves no time for joint training"):
         edgewise.sparsify(place / "gpt2", place / "text.txt", asked)
-    with pytest.raises(edgewise.EdgewiseError, match="--layerwise-warmup must be positive"):
+    with pytest.raises(edgewise.EdgewiseError, match="`layerwise_warmup` must be at least 1"):
         settings(tmp_path, layerwise_warmup="0")
 
 
-# ------------------------------------------------------------------------------------------------- words that matter
+# -------------------------------------------------------------------------------------------------- sampled softmax
 
-
-@pytest.fixture
-def few_words(monkeypatch):
-    """As if the tiny vocabulary were a large one."""
-    monkeypatch.setattr(words, "LIKELY", 40)
-    monkeypatch.setattr(words, "OTHERS", 8)
+FEW = {"n_likely": 40, "n_sampled": 8}
+"""As if the tiny vocabulary were a large one."""
 
 
 def drawn_with(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class RecordingSampler(CandidateSampler):
+    """Keeps the candidates that it drew."""
+
+    def __init__(self, run: SparsifyRun):
+        super().__init__(run.dense, run.batches, run.config.seed, **FEW)
+        self.drawn: list[torch.Tensor] = []
+
+    def draw(self, micro_batch, step):
+        candidates, counted = super().draw(micro_batch, step)
+        assert candidates is not None
+        self.drawn.append(candidates.tokens)
+        return candidates, counted
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_of_some_words_are_columns_of_all(place, kind, few_words):
+def test_logits_of_candidates_are_columns_of_all(place, kind):
     model, batch = edgewise.load(place / kind), rows_of(place, kind, 1)
-    vocabulary = vocabulary_of(model)
-    likely = words.likely_words(model, batch, rows=2)
-    chosen, counted = words.words_of(batch, likely, vocabulary, drawn_with(0))
+    vocabulary = vocabulary_size(model)
+    likely = likely_tokens(model, batch, 2, FEW["n_likely"])
+    candidates, counted = draw_candidates(batch, likely, vocabulary, drawn_with(0), FEW["n_sampled"])
     certain = sorted({*likely.tolist(), *batch.targets.flatten().tolist()} - {IGNORE})
-    others = chosen.which[len(certain) :].tolist()
-    assert len(likely) == 40 and chosen.which[: len(certain)].tolist() == certain
-    assert len(set(others)) == 8 and not set(others) & set(certain)
-    asked = batch.targets != IGNORE
-    assert torch.equal(chosen.which[counted.targets[asked]], batch.targets[asked])
-    assert torch.equal(counted.targets == IGNORE, ~asked)
-    each = math.log((vocabulary - len(certain)) / 8)
+    sampled = candidates.tokens[len(certain) :].tolist()
+    assert len(likely) == 40 and candidates.tokens[: len(certain)].tolist() == certain
+    assert len(set(sampled)) == 8 and not set(sampled) & set(certain)
+    has_target = batch.targets != IGNORE
+    assert torch.equal(candidates.tokens[counted.targets[has_target]], batch.targets[has_target])
+    assert torch.equal(counted.targets == IGNORE, ~has_target)
+    log_weight = math.log((vocabulary - len(certain)) / 8)
     with torch.no_grad():
         whole = model(input_ids=batch.ids).logits
-        with words.only(model.get_output_embeddings(), chosen):
+        with restricted_to(model.get_output_embeddings(), candidates):
             some = model(input_ids=batch.ids).logits
-        expected = whole[..., chosen.which]
-        expected[..., len(certain) :] += each
+        expected = whole[..., candidates.tokens]
+        expected[..., len(certain) :] += log_weight
         torch.testing.assert_close(some, expected)
         assert torch.equal(model(input_ids=batch.ids).logits, whole)  # as it was
     mean = whole.softmax(-1).mean((0, 1))
@@ -248,14 +261,16 @@ def test_logits_of_some_words_are_columns_of_all(place, kind, few_words):
 
 
 @torch.no_grad()
-def test_a_sample_stands_for_all_other_words(place, few_words):
-    """On average over samples, the sum of exponentials is that over the whole vocabulary: nothing leaks out unseen."""
+def test_a_sample_stands_for_all_other_tokens(place):
+    """On average over samples, the sum of exponentials is that over the whole vocabulary: no probability goes unseen."""
     model, batch = edgewise.load(place / "llama"), rows_of(place, "llama", 1)
     whole = model(input_ids=batch.ids).logits.double().exp().sum(-1)
-    likely, sums = words.likely_words(model, batch, rows=2), []
+    likely, sums = likely_tokens(model, batch, 2, FEW["n_likely"]), []
     for seed in range(300):
-        chosen, _ = words.words_of(batch, likely, vocabulary_of(model), drawn_with(seed))
-        with words.only(model.get_output_embeddings(), chosen):
+        candidates, _ = draw_candidates(
+            batch, likely, vocabulary_size(model), drawn_with(seed), FEW["n_sampled"]
+        )
+        with restricted_to(model.get_output_embeddings(), candidates):
             sums.append(model(input_ids=batch.ids).logits.double().exp().sum(-1))
     ratio = torch.stack(sums) / whole
     assert abs(ratio.mean().item() - 1) < 0.01 and (ratio.mean(0) - 1).abs().max() < 0.15
@@ -263,70 +278,54 @@ def test_a_sample_stands_for_all_other_words(place, few_words):
 
 
 @pytest.mark.parametrize("others", [{}, {"lora": 2}])
-def test_a_step_over_the_words_that_matter(place, few_words, others):
+def test_a_step_over_candidates(place, others):
     if others:
         pytest.importorskip("peft")
     run = a_run(place, "llama", b=2.0, **others)
+    run.gradients.sampler = CandidateSampler(run.dense, run.batches, run.config.seed, **FEW)
     batch = run.data.train.take(ROWS)
-    ce, dense_ce, _ = gradient_terms(run, batch, is_layerwise=False).tolist()
-    assert run.gradients.likely is not None
-    chosen, counted = run.gradients.words(batch, 0)
-    assert chosen is not None
+    ce, dense_ce, kl, _ = run.metrics_of(gradient_terms(run, batch, is_layerwise=False))
+    candidates, counted = run.gradients.candidates(batch, 0)
+    assert candidates is not None
     with torch.no_grad():
-        logits = run_model(run.dense, batch)[..., chosen.which] + chosen.raised
+        logits = run_model(run.dense, batch)[..., candidates.tokens] + candidates.log_weights
     expected = F.cross_entropy(logits.flatten(0, 1), counted.targets.flatten(), ignore_index=IGNORE)
-    assert dense_ce == pytest.approx(expected.item(), rel=1e-5) and ce != dense_ce
+    assert dense_ce == pytest.approx(expected.item(), rel=1e-5) and ce != dense_ce and kl > 0
     assert any(p.grad is not None for p in run.twin.inner.parameters())
-    again, _ = run.gradients.words(batch, 0)
-    later, _ = run.gradients.words(batch, 1)
+    again, _ = run.gradients.candidates(batch, 0)
+    later, _ = run.gradients.candidates(batch, 1)
     assert again is not None and later is not None
-    assert torch.equal(again.which, chosen.which) and not torch.equal(later.which, chosen.which)
+    assert torch.equal(again.tokens, candidates.tokens) and not torch.equal(later.tokens, candidates.tokens)
 
 
 def test_a_small_vocabulary_is_taken_whole(place):
     run = a_run(place)
     batch = run.data.train.take(ROWS)
-    assert run.gradients.words(batch, 0) == (None, batch)
+    assert run.gradients.candidates(batch, 0) == (None, batch)
 
 
 @pytest.mark.parametrize("others", [{}, {"lora": 2}])
-def test_controls_are_fitted_to_the_same_words(place, few_words, monkeypatch, others):
+def test_controls_are_fitted_to_the_same_candidates(place, others):
     """A mask's training costs no more than the twin's, and is held to the same distribution."""
     if others:
         pytest.importorskip("peft")
-    asked: list[torch.Tensor] = []
-    chosen_of = words.words_of
-
-    def noting(*given):
-        chosen, counted = chosen_of(*given)
-        asked.append(chosen.which)
-        return chosen, counted
-
-    monkeypatch.setattr(gradients, "words_of", noting)
     run = a_run(place, "llama", b=2.0, **others)
+    run.gradients.sampler = sampler = RecordingSampler(run)
     began = run.data.train.state_dict()
     for _ in range(2):
         take_step(run)
-    run.data.train.load_state_dict(began)
-    widths: list[int] = []
-
-    def comparing(logits, dense, targets):
-        widths.extend([logits.shape[-1], dense.shape[-1]])
-        return compare(logits, dense, targets)
-
-    monkeypatch.setattr(controls, "compare", comparing)
-    train_masked(run, lambda layer, weights: torch.ones_like(weights), Display(quiet=True), None)
-    half = len(asked) // 2
-    assert all(torch.equal(a, b) for a, b in zip(asked[:half], asked[half:], strict=True))
-    assert widths == [len(which) for which in asked[half:] for _ in range(2)]
-    assert max(widths) < vocabulary_of(run.dense)
-    shapes: list[tuple[int, int]] = []  # of the logits, and the largest target among them
-
-    def fitting(logits, targets):
-        shapes.append((logits.shape[-1], int(targets.max())))
-        return cross_entropy(logits, targets)
-
-    monkeypatch.setattr(controls, "cross_entropy", fitting)
-    run.data.train.load_state_dict(began)
-    train_masked(run, None, Display(quiet=True), None)  # the dense model, from the text
-    assert [width for width, _ in shapes] == widths[::2] and all(target < width for width, target in shapes)
+    of_twin = list(sampler.drawn)
+    widths: list[
+        int
+    ] = []  # of the logits of the dense model, and of the control: a copy of it, with its hooks
+    unembedding: Any = run.dense.get_output_embeddings()
+    unembedding.register_forward_hook(lambda module, args, out: widths.append(out.shape[-1]))
+    # behind a mask, fitted to the dense model's logits; without one, to the text alone
+    for mask, models in ((lambda layer, weights: torch.ones_like(weights), 2), (None, 1)):
+        sampler.drawn.clear()
+        widths.clear()
+        run.data.train.load_state_dict(began)
+        train_masked(run, mask, Display(quiet=True), None)
+        assert all(torch.equal(a, b) for a, b in zip(of_twin, sampler.drawn, strict=True))
+        assert widths == [len(tokens) for tokens in of_twin for _ in range(models)]
+    assert max(widths) < vocabulary_size(run.dense)

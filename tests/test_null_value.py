@@ -16,14 +16,10 @@ from edgewise.gating.config import GateConfig
 from edgewise.gating.edge_gate import EdgeGate, HeadShape, gates_of
 from edgewise.kernels.equations import GateSpec, reference
 from edgewise.models.twin_format import FORMAT
-from edgewise.training.sparsify import null_value as rest
-from edgewise.training.sparsify.controls import (
-    TOP_K,
-    control_folder,
-    load_control,
-    measure_masked,
-    train_masked,
-)
+from edgewise.training.sparsify.control_store import control_folder, load_control
+from edgewise.training.sparsify.controls import train_masked
+from edgewise.training.sparsify.masks import TOP_K, measure_masked, threshold_mask
+from edgewise.training.sparsify.null_value import mean_closed_values
 from edgewise.training.sparsify.parameters import parameter_groups
 from edgewise.training.sparsify.recipe import RECIPES, SMALL_PARAMETERS, choose_recipe
 from edgewise.training.sparsify.run import SparsifyRun
@@ -166,12 +162,11 @@ def a_run(place, recipe: str | None = None, **others) -> SparsifyRun:
     return run
 
 
-def test_of_long_rows_the_beginning_is_read(monkeypatch):
-    monkeypatch.setattr(rest, "_SHORT", 6)
+def test_of_long_rows_the_beginning_is_read():
     model, ids = edgewise.install(host("llama")), text(3, 20)
     positions = torch.arange(20).expand(3, -1)
     batches = Batch(ids, ids, positions), Batch(ids[:, :6], ids[:, :6], None)
-    found, expected = (rest.mean_unattended(model, batch, rest.above(0.02)) for batch in batches)
+    found, expected = (mean_closed_values(model, batch, threshold_mask(0.02), 6) for batch in batches)
     for ours, plain in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-4)
 
@@ -179,7 +174,7 @@ def test_of_long_rows_the_beginning_is_read(monkeypatch):
 @pytest.mark.parametrize("sinks", [True, False])
 def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(sinks):
     model, ids = edgewise.install(host("llama")), text(5, 20)
-    found = rest.mean_unattended(model, Batch(ids, ids, None), rest.above(0.05, sinks))
+    found = mean_closed_values(model, Batch(ids, ids, None), threshold_mask(0.05, sinks))
     with torch.no_grad(), edgewise.tap(model, read=["weights", "values"]) as seen:
         model(input_ids=ids)
     for layer, mean in enumerate(found):
@@ -197,8 +192,8 @@ def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(sinks):
 
 
 def test_small_models_and_the_papers_recipe_go_without(place):
-    assert not a_run(place).gate.null_value and not a_run(place, "paper").gate.null_value
-    assert a_run(place, "pretrained").gate.null_value
+    assert not a_run(place).twin.gate.null_value and not a_run(place, "paper").twin.gate.null_value
+    assert a_run(place, "pretrained").twin.gate.null_value
     large = SMALL_PARAMETERS + 1
     assert choose_recipe(None, large) == RECIPES["pretrained"]
     assert not choose_recipe("paper", large).gate.null_value
@@ -211,13 +206,13 @@ def test_it_is_trained_with_the_weights_and_at_their_rate(place, others):
     run = a_run(place, "pretrained", **others)
     before = [gate.null_value.clone() for gate in run.twin.gates if gate.null_value is not None]
     assert len(before) == 2 and all(each.any() for each in before)
-    weights, thresholds = parameter_groups(run.model)
+    weights, thresholds = parameter_groups(run.twin.model)
     assert {id(gate.null_value) for gate in run.twin.gates} <= {id(p) for p in weights}
     assert {id(gate.b) for gate in run.twin.gates} == {id(p) for p in thresholds}
     for _ in range(2):
         take_step(run)
-    measured = run.measure_twin()
-    twin = run.finish().model
+    measured = run.validator.measure_twin()
+    twin = run.twin.finish().model
     told = summarize(run, "llama", measured, measured, twin.state_dict(), "all steps done")
     assert torch.tensor(told["b_per_head"]).shape == (2, 4)
     for gate, old in zip(gates_of(twin), before, strict=True):
@@ -248,7 +243,7 @@ def test_controls_have_one_too(place):
     def nothing(layer: int, weights: Tensor) -> Tensor:
         return torch.zeros_like(weights)
 
-    model = train_masked(run, nothing, Display(quiet=True), run.mean_unattended(nothing))
+    model = train_masked(run, nothing, Display(quiet=True), run.initial_null_values(nothing))
     assert all(gate.null_value is not None and gate.null_value.any() for gate in gates_of(model))
     held_out = run.data.held_out
     with_it = measure_masked(model, nothing, held_out)["ce"]

@@ -43,6 +43,7 @@ from torch import nn
 import edgewise
 from edgewise.core.console import Display
 from edgewise.data import IGNORE, Batch, embedded_data, open_data
+from edgewise.measure.distillation import distillation_terms
 from edgewise.measure.forward import sequences_per_pass
 from edgewise.measure.loss import cross_entropy, measure
 from edgewise.models.registry import embedded_models
@@ -51,19 +52,14 @@ from edgewise.training.callbacks import Callback
 from edgewise.training.config import TrainerConfig
 from edgewise.training.data import training_data
 from edgewise.training.snapshot import newest_intact
-from edgewise.training.sparsify import objective
 from edgewise.training.sparsify.console import print_result
-from edgewise.training.sparsify.controls import (
-    TOP_K,
-    control_folder,
-    load_control,
-    measure_masked,
-    random_mask,
-)
-from edgewise.training.sparsify.objective import Multiplier, compare, least_pressure, let_go
+from edgewise.training.sparsify.control_store import control_folder, load_control
+from edgewise.training.sparsify.masks import TOP_K, measure_masked, random_mask
+from edgewise.training.sparsify.multiplier import Multiplier
 from edgewise.training.sparsify.recipe import RECIPES
 from edgewise.training.sparsify.result import SparsifyResult
 from edgewise.training.sparsify.run import SparsifyRun
+from edgewise.training.sparsify.schedule import multiplier_minimum, relaxed_minimum
 from edgewise.training.sparsify.timing import measure_step
 from edgewise.training.trainer import take_step
 
@@ -235,7 +231,7 @@ def test_a_twin_or_log_that_cannot_be_written_is_one_line_too(place, half, whole
     assert sparsify_command(place, half, "--resume")[0] == 0
     assert farthest(weights(half), weights(whole["small"].folder)) == 0
     (half / "file").touch()
-    assert "could not be written" in said(sparsify_command(place, half / "file" / "run")[2])
+    assert "cannot be written: Not a directory" in said(sparsify_command(place, half / "file" / "run")[2])
 
 
 DAMAGES = {
@@ -333,34 +329,79 @@ def test_a_run_goes_on_with_another_margin(place, half):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_limit_that_was_not_kept_comes_with_a_way_to_keep_it(whole, kept, capsys):
-    summary = {**whole["small"].summary, "delta_ce": 0.02, "tolerance": 0.03 if kept else 0.01}
+    summary = {**whole["small"].summary, "kept": kept}
     print_result(Display(), SparsifyResult(summary, Path("runs/it")))
     err = capsys.readouterr().err
     assert ("NOT kept" in err) == ("resume the run in runs/it" in " ".join(err.split())) == (not kept)
 
 
+class ManySteps(Callback):
+    """Plans more steps than there is time for."""
+
+    def on_begin(self, trainer: Any) -> None:
+        trainer.state.planned_steps = 1_000_000
+
+
+def test_a_timed_run_is_resumed_with_the_time_that_is_left(place, tmp_path):
+    """New minutes are added only when they are asked for; schedule and learning rate go on."""
+    fast = TrainerConfig(step_share=0, seconds_per_step=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, tmp_path, tokens=None, minutes=5.0, trainer=fast, callbacks=[interrupt_at(1)])
+    first = saved_state(tmp_path)
+    assert first["time_limit"] == 300 and first["seconds_spent"] > 0
+    with pytest.raises(KeyboardInterrupt):
+        sparsify(place, tmp_path, tokens=None, resume=True, trainer=fast, callbacks=[interrupt_at(3)])
+    then = saved_state(tmp_path)
+    assert then["time_limit"] == 300 and then["seconds_spent"] > first["seconds_spent"]
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert {line["planned_steps"] for line in log[:5]} == {first["planned_steps"]}
+    rates = [line["learning_rate"] for line in log if "learning_rate" in line]
+    assert rates[:4] == pytest.approx([rates[0] * n for n in (1, 2, 3, 4)])  # warm-up
+    with pytest.raises(KeyboardInterrupt):
+        asked = {"minutes": 1.0, "resume": True, "trainer": fast}
+        sparsify(place, tmp_path, tokens=None, callbacks=[interrupt_at(5)], **asked)
+    assert saved_state(tmp_path)["time_limit"] == pytest.approx(then["seconds_spent"] + 60)
+
+
+def saved_state(out: Path) -> dict[str, Any]:
+    """Of the newest snapshot."""
+    return json.loads((out / "snapshots" / snapshot_names(out)[-1] / "state.json").read_text())["state"]
+
+
+def test_minutes_that_are_too_few_are_refused_with_those_that_would_do(place, tmp_path):
+    code, _, err = command(
+        "sparsify", place / "gpt2", "--data", place / "text.txt", "--minutes", 1e-4, "--out", tmp_path / "out"
+    )
+    line = said(err)
+    assert (
+        code == 2 and "--minutes 0.0001 is too little time: set-up took" in line and "give at least" in line
+    )
+    assert "measuring a step ..." in err  # what is redirected says what is being done
+
+
 def test_time_up_ends_a_run_with_a_validation(place, tmp_path):
-    assert sparsify(place, tmp_path, tokens=None, minutes=1e-9).summary["steps"] == 1
+    any_budget = TrainerConfig(step_share=0)
+    timed: dict[str, Any] = {"tokens": None, "minutes": 1e-9, "trainer": any_budget}
+    assert sparsify(place, tmp_path, **timed).summary["steps"] == 1
     # so much slower than measured that time is up before it would have been checked
-    slow = TrainerConfig(seconds_per_step=1e-6)
-    result = sparsify(place, tmp_path / "slow", tokens=None, minutes=0.001, trainer=slow)
+    result = sparsify(place, tmp_path / "slow", callbacks=[ManySteps()], **timed)
     assert result.summary["stopped"] == "time is up"
     assert result.save_figure(result.folder)[-1].stat().st_size > 10_000
 
 
+EVERY_STEP = TrainerConfig(validation_work=1e9)  # a validation after every step, whatever it costs
+
+
 def test_a_density_ends_a_run(place, tmp_path):
-    result = sparsify(place, tmp_path, density=0.999, tolerance=10.0)
+    result = sparsify(place, tmp_path, density=0.999, tolerance=10.0, trainer=EVERY_STEP)
     assert result.summary["steps"] == 1 and result.summary["stopped"] == "density 0.999 reached"
 
 
 class LossTooHigh(Callback):
-    """Every step and every validation finds the twin's loss far above the dense model's."""
-
-    def on_begin(self, trainer: Any) -> None:
-        trainer.run.validation_text = trainer.run.validation_text._replace(dense_ce=-9.0)
+    """Every step finds the twin's loss far above the dense model's."""
 
     def on_step_begin(self, trainer: Any) -> None:
-        trainer.state.multiplier.correction = 1.0
+        trainer.state.multiplier.loss.correction = 1.0
 
 
 def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path):
@@ -369,7 +410,7 @@ def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path):
     betas = {}
     for density in (None, 0.999):
         out, asked = tmp_path / str(density), {"density": density, "tolerance": tolerance, "b": 1.0}
-        sparsify(place, out, callbacks=[LossTooHigh()], **asked)
+        sparsify(place, out, callbacks=[LossTooHigh()], trainer=EVERY_STEP, **asked)
         log = [json.loads(line) for line in (tmp_path / str(density) / "log.jsonl").read_text().splitlines()]
         betas[density] = {
             row["step"]: row["beta"] for row in log if row["step"] <= recipe.multiplier.hold_fraction * STEPS
@@ -383,21 +424,21 @@ def test_with_its_density_reached_a_run_only_mends_the_loss(place, tmp_path):
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0.5, 10), st.floats(0.01, 0.5))
-def test_pressure_is_held_and_then_falls_to_its_floor(share, hold, held, floor):
-    found = least_pressure(share, hold, held, floor)
+def test_the_multipliers_lower_bound_is_held_and_then_falls(share, hold, held, floor):
+    found = multiplier_minimum(share, hold, held, floor)
     assert floor <= found * (1 + 1e-9) and found <= held * (1 + 1e-9)
     if hold and share <= hold:
         assert found == held
-    assert least_pressure(1.0, hold, held, floor) == pytest.approx(floor if hold < 1 else held)
-    assert least_pressure(share, 0.0, held, floor) == floor
+    assert multiplier_minimum(1.0, hold, held, floor) == pytest.approx(floor if hold < 1 else held)
+    assert multiplier_minimum(share, 0.0, held, floor) == floor
 
 
 @given(st.floats(0.01, 2.0), st.floats(1.0, 100.0))
-def test_pressure_is_let_go_little_by_little(density, least):
+def test_the_lower_bound_is_relaxed_below_the_target_density(density, least):
     floor = 0.3
-    found = let_go(least, floor, density)
+    found = relaxed_minimum(least, floor, density)
     assert found == pytest.approx(least if density >= 1 else floor if density <= 0.9 else found)
-    assert floor * 0.999 <= found <= let_go(least, floor, density + 0.01) * 1.001
+    assert floor * 0.999 <= found <= relaxed_minimum(least, floor, density + 0.01) * 1.001
 
 
 # ------------------------------------------------------------------------------------------------------ bad input
@@ -419,8 +460,8 @@ def test_wrong_beginnings_are_refused_in_one_line(place, half, tmp_path, whole):
         "--context 64 is longer than the model's own context, 32": (host, *with_data, "--context", 64),
         f"is less than one step of {ROWS * CONTEXT} tokens": (host, *with_data, "--tokens", 100),
         "'many' is no number of tokens": (host, *with_data, "--tokens", "many"),
-        "--tokens must be positive": (host, *with_data, "--tokens", 0),
-        "--density must be between 0 and 1": (host, *with_data, "--density", 2),
+        "--tokens must be at least 1": (host, *with_data, "--tokens", 0),
+        "--density must be above 0 and below 1": (host, *with_data, "--density", 2),
         "cannot be split evenly": (host, *with_data, "--grad-accum", 3),
         "there is no such file or folder": (host, *with_data, "--data", tmp_path / "nothing.txt"),
         "is empty": (host, *with_data, "--data", tmp_path / "empty.txt"),
@@ -456,7 +497,7 @@ def test_a_model_without_a_name_needs_a_tokenizer(place, tmp_path):
 
 def test_weights_that_are_not_numbers_stop_a_run_and_never_reach_the_disk(place, tmp_path):
     def poison(run):
-        next(run.model.parameters()).data.fill_(math.nan)
+        next(run.twin.model.parameters()).data.fill_(math.nan)
 
     code, _, err = outcome(lambda: sparsify(place, tmp_path, callbacks=[BeforeStep(4, poison)]))
     assert code == 2 and "stopped at step 4" in said(err) and "step-000000004" in said(err)
@@ -467,7 +508,10 @@ def test_weights_that_are_not_numbers_stop_a_run_and_never_reach_the_disk(place,
 
 
 def test_a_step_far_too_large_is_found_out(place, tmp_path):
-    code, _, err = sparsify_command(place, tmp_path, "--lr", 1e30)
+    def leap(run):
+        run.learning_rates = (1e30, 1e30)
+
+    code, _, err = outcome(lambda: sparsify(place, tmp_path, callbacks=[BeforeStep(1, leap)]))
     assert code == 2 and "not a number" in said(err)
     assert not (tmp_path / "twin.safetensors").exists()
 
@@ -479,7 +523,8 @@ def test_a_gradient_in_parts_is_the_same(place, tmp_path):
     for recipe in ("small", "paper"):
         at_once = sparsify(place, tmp_path / f"{recipe}-1", "llama", recipe=recipe, grad_accum=1)
         in_parts = sparsify(place, tmp_path / f"{recipe}-4", "llama", recipe=recipe, grad_accum=4)
-        assert farthest(weights(at_once.folder), weights(in_parts.folder)) < 1e-5
+        # Adam's first steps are as large as the learning rate, 1e-3, where a gradient is nearly zero: rounding shows there
+        assert farthest(weights(at_once.folder), weights(in_parts.folder)) < 1e-4
         assert at_once.summary["sparse_ce"] != pytest.approx(at_once.summary["dense_ce"], abs=1e-6)
 
 
@@ -520,12 +565,12 @@ def test_lora_trains_adapters_and_merges_them(place):
     }
     assert all(torch.equal(base[key], dense[key]) for key in dense)
     assert any((v != 0).any() for k, v in base.items() if "lora_B" in k)
-    assert any((gate.b != run.gate.b).any() for gate in run.twin.gates)
+    assert any((gate.b != run.twin.gate.b).any() for gate in run.twin.gates)
     ids = run.data.held_out.ids[:2]
     with torch.no_grad():
         unmerged = run.twin.inner.eval()(input_ids=ids).logits
         assert not torch.allclose(unmerged, run.dense(input_ids=ids).logits, atol=1e-3)
-        twin = run.finish().model
+        twin = run.twin.finish().model
         assert torch.allclose(twin(input_ids=ids).logits, unmerged, atol=1e-5)
     assert not [key for key in twin.state_dict() if "lora" in key]
 
@@ -557,7 +602,7 @@ def test_attention_only_leaves_all_other_weights_as_they_were(place, kind, lora)
     run = a_run(place, kind, attention_only=True, lora=lora)
     for _ in range(3):
         take_step(run)
-    twin = run.finish().model
+    twin = run.twin.finish().model
     assert all(parameter.requires_grad for parameter in twin.parameters())
     dense, moved = dict(run.dense.named_parameters()), set()
     for name, parameter in twin.named_parameters():
@@ -566,7 +611,7 @@ def test_attention_only_leaves_all_other_weights_as_they_were(place, kind, lora)
     assert moved and all("attn" in name for name in moved)
     matrices = {name for name in dense if "attn" in name and name.endswith("weight")}
     assert matrices <= moved  # adapters, too, are on each of them
-    assert any((gate.b != run.gate.b).any() for gate in run.twin.gates)
+    assert any((gate.b != run.twin.gate.b).any() for gate in run.twin.gates)
 
 
 def test_attention_only_goes_on_where_it_stopped(place, tmp_path):
@@ -618,7 +663,7 @@ def test_pretrained_models_get_smaller_steps(place):
         assert rates(recipe="pretrained", lora=2)[0] == 2e-4
 
 
-def test_the_ceiling_falls_as_slowly_as_thresholds_move(place):
+def test_the_bound_falls_as_slowly_as_thresholds_move(place):
     """What it closes has to be made up for at the run's own learning rate."""
     recipe = RECIPES["small"]
     assert recipe.gate.b_bound is not None
@@ -626,10 +671,11 @@ def test_the_ceiling_falls_as_slowly_as_thresholds_move(place):
         run = a_run(place, lr=lr)
         annealing = slower * recipe.gate.b_bound_steps
         for steps, half_way in ((2 * annealing, True), (annealing, False)):
-            run.state.planned_steps, run.state.step = steps, annealing // 2
             for gate in run.twin.gates:
                 gate.b.data.fill_(recipe.gate.b)
-            run._lower_threshold_ceiling()
+            bound = run.schedule.at(annealing // 2, steps).threshold_bound
+            assert bound is not None
+            run.twin.bound_thresholds(bound)
             expected = (recipe.gate.b + recipe.gate.b_bound) / 2 if half_way else recipe.gate.b
             assert all(gate.b.max().item() == pytest.approx(expected) for gate in run.twin.gates)
 
@@ -643,7 +689,7 @@ class ChangingPace(Callback):
 
 def test_validations_come_evenly_while_the_schedule_follows_the_pace(place, tmp_path):
     """A step that happens to divide by something is no reason to validate."""
-    few = TrainerConfig(validations=6)
+    few = TrainerConfig(validations=6, validation_work=10)
     sparsify(place, tmp_path / "run", steps=150, callbacks=[ChangingPace()], trainer=few)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     looked = [line["step"] for line in lines if "held_out_ce" in line]
@@ -693,8 +739,8 @@ def test_the_summary_is_what_the_saved_twin_does(place, whole, recipe):
 def test_the_log_has_every_step_once_and_the_picture_is_drawn(whole):
     for result in whole.values():
         lines = [json.loads(line) for line in (result.folder / "log.jsonl").read_text().splitlines()]
-        for kind in ("expected_density", "held_out_ce"):
-            assert [line["step"] for line in lines if kind in line] == [*range(1, STEPS + 1)]
+        for kind, steps in (("expected_density", [*range(1, STEPS + 1)]), ("held_out_ce", [STEPS])):
+            assert [line["step"] for line in lines if kind in line] == steps
         assert (result.folder / "run.png").read_bytes()[:4] == b"\x89PNG"
         assert (result.folder / "run.png").stat().st_size > 10_000
 
@@ -717,7 +763,7 @@ def pocket_run(tmp_path_factory) -> edgewise.SparsifyResult:
     out, pocket = tmp_path_factory.mktemp("pocket"), embedded_models()["pocket"]
     quick = replace(
         pocket,
-        make_data=lambda seed, held_out: pocket.make_data(seed, 16),
+        make_data=lambda seed, held_out: pocket.data(seed, 16),
         skills=lambda model: pocket_evaluate.measure(model, 10),
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -755,7 +801,11 @@ def test_eval_prints_models_side_by_side(pocket_run, tmp_path):
         )
         assert found[name]["tokens"] == 15 * 127
     assert found["pocket"]["density"] == 1.0 > found[str(twin)]["density"]
-    assert f"({found[str(twin)]['ce'] - found['pocket']['ce']:+.4f})" in printed
+    against_dense = found[str(twin)]["against_dense"]
+    difference = found[str(twin)]["ce"] - found["pocket"]["ce"]
+    assert against_dense["delta_ce"] == pytest.approx(difference, abs=1e-6)
+    assert f"({difference:+.4f} ± {against_dense['delta_ce_error']:.4f})" in printed
+    assert f"{against_dense['kl']:.4f}" in printed
 
 
 def test_eval_on_text(place, whole):
@@ -888,10 +938,9 @@ def test_masks_do_what_a_plain_loop_does(place):
 # ------------------------------------------------------------------------------------------------------- objective
 
 
-@pytest.mark.parametrize("at_once", [1, 15, 10_000])
-def test_the_fit_is_the_divergence_where_something_is_asked(monkeypatch, at_once):
-    """Against the plain formulas and autograd, however few logits are looked at together."""
-    monkeypatch.setattr(objective, "_LOGITS_AT_ONCE", {"cpu": at_once})
+@pytest.mark.parametrize("chunk_elements", [1, 15, 10_000])
+def test_the_fit_is_the_divergence_where_there_is_a_target(chunk_elements):
+    """Against the plain formulas and autograd, for every size of chunks."""
     torch.manual_seed(0)
     logits, dense = torch.randn(2, 2, 5, 7, dtype=torch.float64)
     targets = torch.randint(0, 7, (2, 5))
@@ -899,13 +948,13 @@ def test_the_fit_is_the_divergence_where_something_is_asked(monkeypatch, at_once
     asked, p, ours = targets != IGNORE, dense.softmax(-1), logits.clone().requires_grad_()
     plain = (p * (p.log() - ours.log_softmax(-1))).sum(-1)[asked].sum()
     ours_too = logits.clone().requires_grad_()
-    compared = compare(ours_too, dense, targets)
-    assert compared.divergence.item() == pytest.approx(plain.item(), rel=1e-12)
+    compared = distillation_terms(ours_too, dense, targets, chunk_elements)
+    assert compared.kl.item() == pytest.approx(plain.item(), rel=1e-12)
     (3 * plain).backward()
-    (3 * compared.divergence).backward()
+    (3 * compared.kl).backward()
     assert ours.grad is not None and ours_too.grad is not None
     assert torch.allclose(ours.grad, ours_too.grad, atol=1e-12) and not ours_too.grad[~asked].any()
-    assert compare(dense, dense, targets).divergence.item() == pytest.approx(0, abs=1e-12)
+    assert distillation_terms(dense, dense, targets).kl.item() == pytest.approx(0, abs=1e-12)
     for losses, x in ((compared.ce, logits), (compared.dense_ce, dense)):
         likely = x.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
         assert losses.item() == pytest.approx(-likely[asked].sum().item(), rel=1e-12)
@@ -918,17 +967,18 @@ def test_the_fit_is_the_divergence_where_something_is_asked(monkeypatch, at_once
     st.floats(1e-3, 0.1),
 )
 def test_laws_of_the_multiplier(gaps, tolerance, speed):
-    multiplier = Multiplier(beta=0.1, speed=speed, floor=0.01, ceiling=10.0)
+    multiplier = Multiplier(beta=0.1, step_size=speed, minimum=0.01, maximum=10.0)
     for gap in gaps:
         before = multiplier.beta
         multiplier.update(gap, tolerance)
-        assert multiplier.floor <= multiplier.beta <= multiplier.ceiling
+        assert multiplier.minimum <= multiplier.beta <= multiplier.maximum
         assert abs(math.log(multiplier.beta / before)) <= speed * (1 + 1e-9)
-        if multiplier.gap < tolerance * (1 - 1e-9):  # a rounding error below the tolerance moves nothing
-            assert multiplier.beta >= before and (multiplier.beta > before or before == multiplier.ceiling)
-        if multiplier.gap > tolerance * (1 + 1e-9):
-            assert multiplier.beta <= before and (multiplier.beta < before or before == multiplier.floor)
-    restored = Multiplier(beta=1.0, speed=speed, floor=0.01, ceiling=10.0)
+        gap = multiplier.expected
+        if gap < tolerance * (1 - 1e-9):  # a rounding error below the tolerance moves nothing
+            assert multiplier.beta >= before and (multiplier.beta > before or before == multiplier.maximum)
+        if gap > tolerance * (1 + 1e-9):
+            assert multiplier.beta <= before and (multiplier.beta < before or before == multiplier.minimum)
+    restored = Multiplier(beta=1.0, step_size=speed, minimum=0.01, maximum=10.0)
     restored.load_state_dict(json.loads(json.dumps(multiplier.state_dict())))
     assert restored == multiplier
 
@@ -936,15 +986,15 @@ def test_laws_of_the_multiplier(gaps, tolerance, speed):
 @given(st.lists(st.floats(-1, 20, allow_nan=False), min_size=1, max_size=100), st.floats(0.1, 3.0))
 def test_laws_of_the_lead(gaps, lead):
     """It answers at once and in proportion, moves the level not at all, and stays within the same bounds."""
-    with_lead = Multiplier(beta=0.1, speed=0.05, floor=0.01, ceiling=10.0, lead=lead)
-    without = Multiplier(beta=0.1, speed=0.05, floor=0.01, ceiling=10.0)
+    with_lead = Multiplier(beta=0.1, step_size=0.05, minimum=0.01, maximum=10.0, damping=lead)
+    without = Multiplier(beta=0.1, step_size=0.05, minimum=0.01, maximum=10.0)
     for gap in gaps:
-        with_lead.update(gap, tolerance=0.5, least=0.02)
-        without.update(gap, tolerance=0.5, least=0.02)
+        with_lead.update(gap, tolerance=0.5, minimum=0.02)
+        without.update(gap, tolerance=0.5, minimum=0.02)
         room = max(-1.0, min(1.0, (0.5 - without.expected) / 0.5))
-        assert with_lead.level == without.level == without.beta
+        assert with_lead.integral == without.integral == without.beta
         assert with_lead.beta == pytest.approx(max(0.02, min(10.0, without.beta * math.exp(lead * room))))
-    restored = Multiplier(beta=1.0, speed=0.05, floor=0.01, ceiling=10.0, lead=lead)
+    restored = Multiplier(beta=1.0, step_size=0.05, minimum=0.01, maximum=10.0, damping=lead)
     restored.load_state_dict(json.loads(json.dumps(with_lead.state_dict())))
     assert restored == with_lead
 
@@ -971,7 +1021,7 @@ def test_the_multiplier_comes_back_from_its_floor(place, name):
     multiplier = a_run(place, recipe=name).state.multiplier
     for _ in range(10_000):
         multiplier.update(5.0, tolerance=0.01)
-    assert multiplier.beta == multiplier.floor
+    assert multiplier.beta == multiplier.minimum
     for _ in range(300):
         multiplier.update(0.0, tolerance=0.01)
-    assert multiplier.beta > 10 * multiplier.floor
+    assert multiplier.beta > 10 * multiplier.minimum

@@ -1,5 +1,6 @@
 """The training loop, with a clock that is set by hand and a run that only counts: when it is saved, interrupted, over."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from edgewise.core.errors import EdgewiseError
+from edgewise.training.budget import Costs, begin_time, check_time_limit, plan_steps, plan_validations
 from edgewise.training.callbacks import Callback
-from edgewise.training.clock import Clock, Interrupted, Signals
+from edgewise.training.clock import PACE_STEPS, Clock, Interrupted, Signals
+from edgewise.training.config import TrainerConfig
 from edgewise.training.state import TrainingState
 from edgewise.training.trainer import Trainer, take_step
 
@@ -39,7 +43,8 @@ class CountingRun:
             out=Path("runs/x"), save_minutes=5.0, minute_limit=minutes, token_limit=tokens
         )
         self.accelerator: Any = SimpleNamespace(is_main_process=is_main, reduce=lambda x, how: x)
-        self.state = TrainingState(tokens_per_step=10, planned_steps=1000)
+        limit = None if minutes is None else 60 * minutes
+        self.state = TrainingState(tokens_per_step=10, planned_steps=1000, time_limit=limit)
         self.validated: list[int] = []
 
     @property
@@ -73,9 +78,9 @@ class CountingRun:
 class CountingTrainer(Trainer):
     """Remembers at which steps a snapshot was due."""
 
-    def __init__(self, run: CountingRun, *callbacks: Callback):
-        clock = Clock(run.config.minute_limit, run.config.save_minutes, now=run.time)
-        super().__init__(run, callbacks, clock=clock)
+    def __init__(self, run: CountingRun, *callbacks: Callback, final_seconds: float = 0.0):
+        clock = Clock(run.config.save_minutes, now=run.time)
+        super().__init__(run, callbacks, final_seconds, clock)
         self.saved: list[int] = []
 
     def save_snapshot(self) -> None:
@@ -100,8 +105,8 @@ def planned_after(run: CountingRun, steps: int) -> int:
 
 
 def test_there_are_as_many_steps_as_the_time_allows():
-    assert planned_after(CountingRun(Time(), 2.0, minutes=10), 20) == 1000  # too few to tell
-    assert planned_after(CountingRun(Time(), 2.0, minutes=10), 21) == 300
+    assert planned_after(CountingRun(Time(), 2.0, minutes=10), PACE_STEPS) == 1000  # too few to tell
+    assert planned_after(CountingRun(Time(), 2.0, minutes=10), PACE_STEPS + 1) == 300
 
 
 class SlowerFrom(Callback):
@@ -132,7 +137,7 @@ def test_steps_of_another_kind_do_not_predict_the_pace():
     CountingTrainer(run, SlowerFrom(100, 5.0), StopAfter(100)).fit()
     assert run.state.planned_steps == 1000
     run = CountingRun(Time(), 0.5, minutes=10, other_steps=100)
-    CountingTrainer(run, SlowerFrom(100, 5.0), StopAfter(121)).fit()
+    CountingTrainer(run, SlowerFrom(100, 5.0), StopAfter(101 + PACE_STEPS)).fit()
     assert run.state.planned_steps == 100 + (600 - 50) // 5
 
 
@@ -178,9 +183,91 @@ def test_validations_are_spread_evenly_and_the_last_step_has_one():
     run = CountingRun(Time(), 1.0)
     run.state.planned_steps = 101
     trainer = CountingTrainer(run)
-    trainer.validations = 10
+    run.state.validations = 10
     assert trainer.fit() == "all steps done"
-    assert run.validated == [*range(10, 101, 10), 101]
+    assert run.validated == [*range(11, 101, 11), 101]
+
+
+def test_few_steps_have_no_more_validations_than_asked_for():
+    """Not one after every step, as it was with fewer than twice as many steps as validations."""
+    run = CountingRun(Time(), 1.0)
+    run.state.planned_steps = 47
+    CountingTrainer(run).fit()
+    assert len(run.validated) == 24 and run.validated[-1] == 47
+
+
+def test_a_resumed_run_has_the_time_that_is_left_and_keeps_its_schedule():
+    run = CountingRun(Time(), 2.0, minutes=10)
+    CountingTrainer(run, StopAfter(120)).fit()
+    assert run.state.seconds_spent == 240 and run.state.planned_steps == 300
+    resumed = CountingRun(Time(), 2.0, minutes=10)
+    resumed.state.load_state_dict(run.state.state_dict())
+    trainer = CountingTrainer(resumed, planned := PlannedSteps())
+    assert trainer.fit() == "all steps done"
+    assert set(planned.steps) == {300} and resumed.time.seconds == 360
+    assert resumed.state.seconds_spent == 600
+
+
+def test_what_comes_after_the_last_step_is_left_time():
+    run = CountingRun(Time(), 2.0, minutes=10)
+    CountingTrainer(run, final_seconds=100.0).fit()
+    assert run.time.seconds == 500
+
+
+# -------------------------------------------------------------------------------------------------------- budgets
+
+
+def a_plan(minutes: float, costs: Costs, validation_tokens: int = 20) -> TrainingState:
+    """A run of 10 tokens a step, as it would be planned."""
+    config: Any = SimpleNamespace(minute_limit=minutes, token_limit=None)
+    state, trainer = TrainingState(tokens_per_step=10), TrainerConfig()
+    begin_time(config, state, costs.setup)
+    state.planned_steps = plan_steps(config, state, costs)
+    check_time_limit(config, costs, trainer)
+    state.validations = plan_validations(trainer, state, costs, validation_tokens)
+    state.planned_steps = plan_steps(config, state, costs, state.validations)
+    return state
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        Costs(step=0.5, setup=10, validation=2, final=5),
+        Costs(step=8.0, setup=40, validation=15, final=20),
+        Costs(step=0.1, setup=80, validation=1, final=5),
+        Costs(step=2.0, setup=5, validation=1, final=5, warmup_steps=20, warmup=15.0),
+    ],
+)
+def test_at_least_four_fifths_of_the_minutes_are_spent_in_steps(costs):
+    state = a_plan(10, costs)
+    steps = (state.planned_steps - costs.warmup_steps) * costs.step + costs.warmup
+    idle = costs.setup + state.validations * costs.validation + costs.final
+    assert 0.8 * 600 - costs.step <= steps <= 600 - idle and 1 <= state.validations <= 24
+
+
+def test_minutes_that_are_too_few_are_refused_with_those_that_would_do():
+    for costs in (Costs(0.5, setup=60, validation=5, final=60), Costs(30.0, setup=10, validation=1, final=1)):
+        with pytest.raises(EdgewiseError, match="`minutes=5` is too little time") as error:
+            a_plan(5, costs)
+        enough = re.search(r"give at least `minutes=([\d.]+)`", str(error.value))
+        assert enough is not None
+        assert a_plan(float(enough[1]), costs).planned_steps >= 10
+
+
+def test_validations_are_a_small_part_of_the_work():
+    state = a_plan(10, Costs(step=1.0, setup=1), validation_tokens=600)
+    assert state.planned_steps == 599
+    assert state.validations == 2  # 2 * 600 / 3 is less than a tenth of 599 * 10, 3 * 600 / 3 is not
+
+
+class PlannedSteps(Callback):
+    """What a run plans at each of its steps."""
+
+    def __init__(self):
+        self.steps: list[int] = []
+
+    def on_step_end(self, trainer: Trainer, metrics: Any) -> None:
+        self.steps.append(trainer.state.planned_steps)
 
 
 def test_callbacks_end_even_if_a_step_fails():

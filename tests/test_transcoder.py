@@ -18,21 +18,21 @@ from edgewise.cli.tables.features import print_features
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch, embedded_data
 from edgewise.gating.install import install
-from edgewise.measure.evaluation import run_model
-from edgewise.models.architecture import decoder_layers, parts_of
+from edgewise.measure.forward import run_model
+from edgewise.models.architecture import architecture_of, decoder_layers
 from edgewise.models.hooks import replace_output
 from edgewise.training.clock import Interrupted
-from edgewise.training.transcoder.activations import mlp_activations, mlps_of, replaced_mlps
+from edgewise.training.transcoder.activations import mlp_activations, replaced_mlps
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
 from edgewise.training.transcoder.describe import describe_features
 from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
 from edgewise.training.transcoder.features import contexts_for, promoted_tokens, top_contexts
-from edgewise.training.transcoder.mixing import MIXED, MixedActivations
-from edgewise.training.transcoder.objective import DEAD, STREAM, Objective
+from edgewise.training.transcoder.objective import DEAD_COEFFICIENT, STREAM_WEIGHT, Objective
 from edgewise.training.transcoder.run import calibrate
+from edgewise.training.transcoder.shuffle import BUFFER_STEPS, ShuffledActivations
 from edgewise.training.transcoder.store import info_of, load_transcoder, save_transcoder
 from edgewise.training.transcoder.train import train_transcoder
-from edgewise.training.transcoder.transcoder import STEEPNESS, JumpReLU, Transcoder
+from edgewise.training.transcoder.transcoder import MASSIVE, STEEPNESS, JumpReLU, Transcoder, massive_limits
 
 KINDS = ["gpt2", "llama", "gpt_neox"]
 L, F, D = 3, 10, 32
@@ -124,10 +124,12 @@ def test_the_loss_is_the_equations_written_out():
         a, given = by_hand(transcoder, x)
         h, total = transcoder.preactivations(x), torch.zeros(())
         for m in range(L):
-            total += (1 + STREAM * m / 2) * (((y[m] - given[m]) / transcoder.output_scale[m]) ** 2).mean()
+            total += (1 + STREAM_WEIGHT * m / 2) * (
+                ((y[m] - given[m]) / transcoder.output_scale[m]) ** 2
+            ).mean()
             norms = transcoder.decoders[m].norm(dim=1)
             total += 0.1 * torch.tanh(STEEPNESS * a[m] * norms).sum() / 4
-            total += DEAD * (torch.relu(transcoder.threshold[m] - h[m]) * norms).sum() / 4
+            total += DEAD_COEFFICIENT * (torch.relu(transcoder.threshold[m] - h[m]) * norms).sum() / 4
     assert loss.total.item() == pytest.approx(total.item(), rel=1e-5)
     assert loss.l0.tolist() == pytest.approx(((a > 0).sum((1, 2)) / 4).tolist())
     loss.total.backward()
@@ -159,8 +161,8 @@ def test_a_replaced_model_runs_on_its_own_stream(kind, gated):
 def giving(model, outputs: list[Tensor]) -> ExitStack:
     """The first MLPs give what they are told."""
     stack = ExitStack()
-    for mlp, y in zip(mlps_of(model), outputs, strict=False):
-        stack.enter_context(replace_output(mlp, lambda _, y=y: y))
+    for layer, y in zip(architecture_of(model).layers, outputs, strict=False):
+        stack.enter_context(replace_output(layer.mlp_out, lambda _, y=y: y))
     return stack
 
 
@@ -187,7 +189,8 @@ def exactly_explained(kind: str = "llama"):
         transcoder.output_scale.uniform_(0.5, 2)
         transcoder.log_threshold.fill_(-20)
         mlp: Any
-        for l, mlp in enumerate(mlps_of(model)):
+        for l, layer in enumerate(architecture_of(model).layers):
+            mlp = layer.mlp_out
             transcoder.encoder[l] = mlp.up.weight / transcoder.input_scale[l]
             transcoder.encoder_bias[l] = mlp.up.bias
             transcoder.decoders[l].zero_()
@@ -264,16 +267,17 @@ def test_massive_outputs_are_not_replaced(kind):
     assert measured.massive == 1 and measured.difference == pytest.approx(0, abs=1e-6)
 
 
-def test_limits_of_massive_outputs_are_saved_and_handed_on(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("edgewise.training.transcoder.transcoder.MASSIVE", 1.2)
-    first = train_transcoder(*tiny, settings(tmp_path / "first", steps=4))
-    limits = first.transcoder.config.massive
-    assert len(limits) == first.transcoder.layers and 0 < first.evaluation.massive < 1
-    assert load_transcoder(tmp_path / "first").config.massive == limits
+def test_limits_of_massive_outputs_are_saved_and_passed_on(tiny, tmp_path):
+    model = edgewise.load(tiny[0])
+    _, y = mlp_activations(model, batch_of())
+    limits = massive_limits(y) * 1.2 / MASSIVE  # a random model has no outliers
+    info = replace(info_of(model, tiny[0], 4 * D), massive=limits.tolist())
+    save_transcoder(Transcoder(info), tmp_path / "first")
+    assert load_transcoder(tmp_path / "first").config.massive == info.massive
     second = train_transcoder(
         *tiny, settings(tmp_path / "second", steps=4, start_from=tmp_path / "first", features=4 * D)
     )
-    assert second.transcoder.config.massive == limits
+    assert second.transcoder.config.massive == info.massive and 0 < second.evaluation.massive < 1
 
 
 @torch.no_grad()
@@ -314,7 +318,7 @@ def test_another_model_is_refused(tmp_path):
     with pytest.raises(EdgewiseError, match="dense model, tiny; this one is sparse"):
         load_transcoder(folder, model_of("gpt2", gated=True))
     with torch.no_grad():  # hardly trained
-        mlp: Any = mlps_of(model)[1]
+        mlp: Any = architecture_of(model).layers[1].mlp_out
         weight = mlp.c_fc.weight
         weight += 0.05 * weight.std() * torch.randn_like(weight)
     with pytest.raises(EdgewiseError, match="not those of this model"):
@@ -404,7 +408,7 @@ def test_training_explains_and_leaves_everything_in_its_folder(trained, tiny):
     assert loaded.config.training["steps"] == 40
 
 
-@pytest.mark.parametrize("at", [5, MIXED - 2])
+@pytest.mark.parametrize("at", [5, BUFFER_STEPS - 2])
 def test_an_interrupted_run_goes_on_bit_by_bit(trained, tiny, tmp_path, at):
     with pytest.raises(Interrupted, match=f"step {at + 2} of 40 and saved; go on with `resume=True`"):
         train_transcoder(*tiny, settings(tmp_path), callbacks=[interrupt_at(at, signal.SIGTERM)])
@@ -454,13 +458,22 @@ def test_what_cannot_be_done_is_said_in_one_line(trained, tiny, tmp_path):
             "without --l0",
         ),
         (lambda: train_transcoder(model, data, settings(tmp_path / "a", tokens="3")), "less than one step"),
-        (lambda: TranscoderConfig(features=0), "--features must be positive"),
+        (lambda: TranscoderConfig(features=0), "`features` must be at least 1"),
         (lambda: FeaturesConfig(layer=0, feature=()), "name a feature"),
     ]
     for attempt, message in cases:
         with pytest.raises(EdgewiseError, match=message) as error:
             attempt()
         assert "\n" not in str(error.value)
+
+
+def test_minutes_that_are_too_few_are_refused_with_those_that_would_do(tiny, tmp_path):
+    """They were spent on a single step."""
+    config = TranscoderConfig(out=tmp_path / "out", minutes=1e-4)
+    with pytest.raises(
+        EdgewiseError, match=r"`minutes=0.0001` is too little time: .* give at least `minutes="
+    ):
+        train_transcoder(*tiny, config)
 
 
 def test_features_of_deep_models_stay_bearable():
@@ -490,46 +503,45 @@ class Counted:
 
 
 @torch.no_grad()
-def test_mixing_gives_every_token_once_and_goes_on_where_it_was():
+def test_the_shuffle_buffer_yields_every_token_once_and_resumes_where_it_was():
     model = model_of("gpt2")
-    mixed = MixedActivations(model, Counted(), 2, seed=0)
+    shuffled = ShuffledActivations(model, Counted(), 2, seed=0)
     states, xs = [], []
-    for _ in range(MIXED + 3):
-        states.append(mixed.state_dict())
-        xs.append(mixed.take()[0])
-    plain, _ = mlp_activations(model, Batch(text(2 * MIXED, seed=1), text(2 * MIXED, seed=1), None))
-    seen = torch.cat(xs[:MIXED], 1)
-    assert seen.shape == plain.shape
+    for _ in range(BUFFER_STEPS + 3):
+        states.append(shuffled.state_dict())
+        xs.append(shuffled.next()[0])
+    ids = text(2 * BUFFER_STEPS, seed=1)
+    plain, _ = mlp_activations(model, Batch(ids, ids, None))
+    buffer = torch.cat(xs[:BUFFER_STEPS], 1)
+    assert buffer.shape == plain.shape
     order = lambda x: x[0, x[0, :, 0].argsort()]  # noqa: E731
-    torch.testing.assert_close(order(seen), order(plain), rtol=1e-4, atol=1e-4)
-    for place in (0, 7, MIXED, MIXED + 2):
-        again = MixedActivations(model, Counted(), 2, seed=0)
-        again.load_state_dict(json.loads(json.dumps(states[place])))
-        assert torch.equal(again.take()[0], xs[place])
-    halves = [MixedActivations(model, Counted(), 2, 0, index, 2) for index in range(2)]
-    shared = torch.cat([half.take()[0] for _ in range(MIXED) for half in halves], 1)
-    torch.testing.assert_close(order(shared), order(plain), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(order(buffer), order(plain), rtol=1e-4, atol=1e-4)
+    for step in (0, 7, BUFFER_STEPS, BUFFER_STEPS + 2):
+        again = ShuffledActivations(model, Counted(), 2, seed=0)
+        again.load_state_dict(json.loads(json.dumps(states[step])))
+        assert torch.equal(again.next()[0], xs[step])
+    halves = [ShuffledActivations(model, Counted(), 2, 0, index, 2) for index in range(2)]
+    both = torch.cat([half.next()[0] for _ in range(BUFFER_STEPS) for half in halves], 1)
+    torch.testing.assert_close(order(both), order(plain), rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
-def test_with_little_memory_tokens_are_mixed_in_half_precision(monkeypatch):
-    """Fewer steps' tokens, each once; a mixture that was begun is gone through as it was begun."""
+def test_with_little_memory_the_shuffle_buffer_is_in_half_precision():
+    """And of fewer steps, each token once; a buffer keeps the size that it was begun with."""
     model, steps = model_of("gpt2"), 3
     ids = text(2 * steps, seed=1)
     plain, _ = mlp_activations(model, Batch(ids, ids, None))
-    monkeypatch.setattr("edgewise.training.transcoder.mixing.MIXED_BYTES", 2 * 2 * plain.numel())
-    mixed = MixedActivations(model, Counted(), 2, seed=0)
-    assert mixed.mixed == steps
-    first = mixed.take()[0]
-    state = mixed.state_dict()
-    rest = [mixed.take()[0] for _ in range(1, steps)]
-    seen = torch.cat([first, *rest], 1)
-    assert seen.dtype == torch.float32 and seen.shape == plain.shape
-    torch.testing.assert_close(seen.sum(1), plain.bfloat16().float().sum(1), rtol=1e-4, atol=1e-4)
-    monkeypatch.undo()
-    again = MixedActivations(model, Counted(), 2, seed=0)
+    shuffled = ShuffledActivations(model, Counted(), 2, seed=0, buffer_bytes=2 * 2 * plain.numel())
+    assert shuffled.buffer_steps == steps
+    first = shuffled.next()[0]
+    state = shuffled.state_dict()
+    rest = [shuffled.next()[0] for _ in range(1, steps)]
+    buffer = torch.cat([first, *rest], 1)
+    assert buffer.dtype == torch.float32 and buffer.shape == plain.shape
+    torch.testing.assert_close(buffer.sum(1), plain.bfloat16().float().sum(1), rtol=1e-4, atol=1e-4)
+    again = ShuffledActivations(model, Counted(), 2, seed=0)
     again.load_state_dict(json.loads(json.dumps(state)))
-    torch.testing.assert_close(again.take()[0], rest[0], rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(again.next()[0], rest[0], rtol=1e-2, atol=1e-2)
 
 
 # ------------------------------------------------------------------------------------------------------------- features
@@ -547,9 +559,9 @@ def test_top_contexts_are_the_strongest_rows(kind):
         best = a.max(1).values.topk(4)
         assert [c.activation for c in contexts] == pytest.approx(best.values.tolist(), rel=1e-3)
         for context in contexts:
-            assert a[context.row, context.position].item() == pytest.approx(context.activation, rel=1e-3)
+            assert a[context.sequence, context.position].item() == pytest.approx(context.activation, rel=1e-3)
             first = max(0, context.position - 3)
-            assert context.ids == batch.ids[context.row, first : context.position + 4].tolist()
+            assert context.ids == batch.ids[context.sequence, first : context.position + 4].tolist()
             assert context.peak == context.position - first
     single = top_contexts(model, transcoder, None, batch, 1, 3, k=4, around=3)
     assert [c.position for c in single] == [c.position for c in found[1, 3]]
@@ -562,7 +574,7 @@ def test_top_contexts_are_the_strongest_rows(kind):
 def test_promoted_tokens_go_through_the_final_norm(kind):
     model = model_of(kind)
     transcoder = random_transcoder(model)
-    norm: Any = parts_of(model).final_norm
+    norm: Any = architecture_of(model).final_norm
     norm.weight.uniform_(0.5, 2)
     written = transcoder.writes(1)[4].sum(0)
     if kind != "llama":  # a LayerNorm takes the mean away

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-PACE_STEPS = 20
+PACE_STEPS = 3
 """Steps before their pace predicts how many there will be."""
 
 
@@ -34,16 +34,21 @@ class Signals(NamedTuple):
 class Clock:
     """Read by the main process only, so that processes whose clocks differ do the same."""
 
-    def __init__(self, minutes: float | None, save_minutes: float, now: Callable[[], float] = time.monotonic):
-        """`minutes`: the run's time, None for no limit. `save_minutes`: time between snapshots. `now`: seconds."""
-        self._minutes, self._save_minutes, self._now = minutes, save_minutes, now
+    def __init__(self, save_minutes: float, now: Callable[[], float] = time.monotonic):
+        """`save_minutes`: time between snapshots. `now`: seconds."""
+        self._save_minutes, self._now = save_minutes, now
         self.start(0)
 
-    def start(self, step: int) -> None:
-        """Begin to count the run's time, at a step."""
-        self._saved_at = began = self._now()
-        self._deadline = None if self._minutes is None else began + 60 * self._minutes
+    def start(self, step: int, seconds: float | None = None) -> None:
+        """Begin to count the time of the steps, at a step; `seconds`: what they may take, None for no limit."""
+        self._saved_at = self._began = self._now()
+        self._deadline = None if seconds is None else self._began + seconds
         self.restart_pace(step)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return self._now() - self._began
 
     def restart_pace(self, step: int) -> None:
         """From this step on, steps take another time than before."""

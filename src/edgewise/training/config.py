@@ -6,7 +6,13 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class TrainerConfig:
     validations: int = 24
-    """Validations in a run."""
+    """Validations in a run, at most."""
+    validation_work: float = 0.1
+    """Work of all validations, at most, as a share of the work of the steps."""
+    step_share: float = 0.8
+    """Share of a run's minutes that is spent in steps, at least; a budget that does not allow it is refused. 0: none is."""
+    least_steps: int = 10
+    """Steps of a run of so many minutes, at least."""
     validation_tokens: int = 16_384
     """Held-out tokens of each validation; the final measurement takes all."""
     validation_share: float = 0.01

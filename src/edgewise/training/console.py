@@ -4,21 +4,23 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import nn
 
-from edgewise.core.console import Display
+from edgewise.core.console import QUIET_SECONDS, Display
 from edgewise.measure.memory import projected_peak
+from edgewise.training.budget import Costs
 from edgewise.training.callbacks import Callback
+from edgewise.training.state import TrainingState
 
 if TYPE_CHECKING:
     from edgewise.training.trainer import Trainer
 
 _PACE_STEPS = 100  # steps over which the pace is taken
-_QUIET_SECONDS = 30.0  # between lines where there is no terminal to repaint
 
 
 class ProgressLine(Callback):
@@ -55,7 +57,7 @@ class ProgressLine(Callback):
         state, now = trainer.state, time.monotonic()
         self._times.append((now, state.step))
         terminal = self._display.console.is_terminal
-        if not terminal and now - self._printed < _QUIET_SECONDS and state.step < state.planned_steps:
+        if not terminal and now - self._printed < QUIET_SECONDS and state.step < state.planned_steps:
             return
         (then, step), end = self._times[0], self._phase_end() if self._phase_end else state.planned_steps
         pace = (now - then) / (state.step - step)
@@ -80,6 +82,29 @@ def print_table(display: Display, lines: dict[str, str]) -> None:
     """One line for each entry: its label, its text."""
     for label, text in lines.items():
         display.print(f"{label:<9}{text}")
+
+
+def print_resuming(display: Display, out: Path, state: TrainingState) -> None:
+    """Where a resumed run goes on, and how much of its time is left."""
+    left = (
+        ""
+        if state.time_limit is None
+        else f", {duration(max(0, state.time_limit - state.seconds_spent))} left"
+    )
+    display.print(
+        f"resuming {out} at step {state.step:,} of {state.planned_steps:,} ({state.tokens / 1e6:.2f}M tokens{left})"
+    )
+
+
+def describe_time(state: TrainingState, costs: Costs) -> str:
+    """The plan's time: set-up, steps, validations, the measurement at the end."""
+    steps = (state.planned_steps - state.step - costs.warmup_steps) * costs.step + costs.warmup
+    checks = state.validations * costs.validation
+    return (
+        f"about {duration(costs.setup + steps + checks + costs.final)}: set-up {costs.setup:.0f} s, steps {duration(steps)} "
+        f"({state.tokens_per_step / costs.step:,.0f} tokens/s measured), {state.validations} validations of "
+        f"{costs.validation:.2g} s, measurement at the end {costs.final:.0f} s"
+    )
 
 
 def duration(seconds: float) -> str:

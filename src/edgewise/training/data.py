@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import HELD_OUT_TOKENS, Data, embedded_data, open_data
-from edgewise.models.checkpoint import load_tokenizer
+from edgewise.models.load import load_tokenizer
 from edgewise.models.registry import embedded_name, embedded_origin
 from edgewise.training.config import TrainerConfig
 from edgewise.training.sparsify.config import LONGEST_CONTEXT

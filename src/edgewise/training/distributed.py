@@ -1,22 +1,34 @@
 """Processes that train together: the accelerator they share, and one process's share of a batch."""
 
 import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
+from edgewise.core.devices import device_of
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
-from edgewise.measure.evaluation import Measured, measure, rows_at_once
+from edgewise.measure.forward import sequences_per_pass
+from edgewise.measure.loss import Measured, measure
+from edgewise.measure.reference import Reference
 
 
-def make_accelerator(report_to: str | None = None, out: Path | None = None) -> Accelerator:
+def make_accelerator(
+    report_to: str | None = None, out: Path | None = None, device: str = "auto"
+) -> Accelerator:
     """An accelerator for whatever launched this process; `report_to` is a tracker that logs into `out`."""
     # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
-    only_cpu = not torch.accelerator.is_available()
-    accelerator = Accelerator(cpu=only_cpu, log_with=report_to, project_dir=None if out is None else str(out))
+    place = None if device == "auto" else device_of(device)
+    only_cpu = not torch.accelerator.is_available() if place is None else place.type == "cpu"
+    with _chosen_device(place):
+        accelerator = Accelerator(
+            cpu=only_cpu, log_with=report_to, project_dir=None if out is None else str(out)
+        )
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is not None and plugin.cpu_ram_efficient_loading:
         raise EdgewiseError(
@@ -28,23 +40,49 @@ def make_accelerator(report_to: str | None = None, out: Path | None = None) -> A
     return accelerator
 
 
+@contextmanager
+def _chosen_device(device: torch.device | None) -> Iterator[None]:
+    """Have accelerate take a device, inside a `with` block; None leaves the choice to it."""
+    name, before = "ACCELERATE_TORCH_DEVICE", os.environ.get("ACCELERATE_TORCH_DEVICE")
+    if device is not None and device.type != "cpu":
+        os.environ[name] = str(device)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
 def share_of(batch: Batch, process: int, n_processes: int) -> Batch:
     """The sequences of one process: contiguous, as equal in number as can be."""
     n = len(batch.ids)
     return batch.select(slice(process * n // n_processes, (process + 1) * n // n_processes))
 
 
-def measure_together(model: nn.Module, batch: Batch, accelerator: Accelerator, vocabulary: int) -> Measured:
-    """Measure a model of so many logits per token on a batch, each process on its share."""
+def measure_together(
+    model: nn.Module,
+    batch: Batch,
+    accelerator: Accelerator,
+    vocabulary: int,
+    reference: Reference | None = None,
+) -> Measured:
+    """Measure a model of so many logits per token on a batch, each process on its share; against a reference, if given."""
     n, processes = len(batch.ids), accelerator.num_processes
     if n < processes:
         raise EdgewiseError(f"{n} held-out sequences are too few for {processes} processes")
     share = share_of(batch, accelerator.process_index, processes)
-    at_once = rows_at_once(batch, vocabulary)
+    first = accelerator.process_index * n // processes
+    at_once = sequences_per_pass(batch, vocabulary * (1 if reference is None else 2))
     if n % processes:
         # forward passes are collective: shares that differ by a sequence must not differ in their number of passes
         at_once = next(size for size in itertools.count(at_once) if n // processes % size)
-    return measure(model, share, at_once, lambda x: accelerator.reduce(x, "sum"))  # pyright: ignore
+
+    def all_reduce(x: Tensor) -> Tensor:
+        return x if processes == 1 else accelerator.reduce(x.to(accelerator.device), "sum")  # pyright: ignore
+
+    return measure(model, share, at_once, all_reduce, reference=reference, first_sequence=first)
 
 
 def count_pairs(batch: Batch) -> int:

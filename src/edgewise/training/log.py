@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from edgewise.core.files import write_text
 from edgewise.training import snapshot
 from edgewise.training.callbacks import Callback
 
@@ -41,7 +42,13 @@ class Log(Callback):
         if self._file is None:
             return
         state = trainer.state
-        line = {"step": state.step, "tokens": state.tokens, "seconds": round(state.seconds, 2), **values}
+        line = {
+            "step": state.step,
+            "planned_steps": state.planned_steps,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 2),
+            **values,
+        }
         with self._explained():
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
@@ -54,7 +61,7 @@ def _open_at_step(path: Path, step: int) -> TextIO:
     """Open a log to go on after a step; what was logged later is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if step and path.is_file() else []
-    path.write_text("".join(line + "\n" for line in lines if _step_of(line) <= step))
+    write_text(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
     return path.open("a")
 
 

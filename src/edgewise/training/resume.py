@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.files import exists
 from edgewise.training import snapshot
 from edgewise.training.snapshot import Snapshot
 
@@ -31,7 +32,7 @@ def open_run(config: ResumableConfig, result: str, display: "Display") -> Snapsh
     `result`: a pattern of the files that a finished run leaves behind.
     """
     out, folder = config.out, config.out / snapshot.FOLDER
-    if out.exists() and not out.is_dir():
+    if exists(out) and not out.is_dir():
         raise EdgewiseError(f"{out} is a file; give a folder as `out`")
     results = set(out.glob(result))
     others = {*out.glob("*.safetensors"), *out.glob("pytorch_model*")} - results

@@ -14,8 +14,14 @@ class TrainingState:
     """Steps done."""
     planned_steps: int = 0
     """Steps of the whole run; where time is limited, this follows the pace."""
+    validations: int = 24
+    """Validations of the whole run."""
     seconds: float = 0.0
     """Time spent in steps, over all sessions of a resumed run."""
+    seconds_spent: float = 0.0
+    """Time spent in all, set-up and validations included, over all sessions."""
+    time_limit: float | None = None
+    """Seconds that the run may take in all; a resumed run has what is left of them."""
 
     @property
     def tokens(self) -> int:

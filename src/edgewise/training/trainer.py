@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from edgewise.core.threads import use_free_cores
 from edgewise.training import snapshot
 from edgewise.training.callbacks import Callback
 from edgewise.training.clock import Clock, Interrupted, Signals, catching_signals
@@ -82,6 +83,7 @@ def take_step(run: TrainingRun, signals: Signals | None = None) -> tuple[Any, Si
     terms = run.forward_backward()
     told = torch.tensor([float(signal) for signal in signals or Signals()], device=terms.device)
     sums: Tensor = run.accelerator.reduce(torch.cat([terms, told]), "sum")  # pyright: ignore
+    sums = sums.cpu()  # one copy for metrics and signals
     metrics = run.update(sums[: len(terms)])
     run.state.step += 1
     run.state.seconds += time.monotonic() - began
@@ -95,11 +97,12 @@ class Trainer:
         self,
         run: TrainingRun,
         callbacks: Sequence[Callback] = (),
-        validations: int = 24,
+        final_seconds: float = 0.0,
         clock: Clock | None = None,
     ):
-        self.run, self.callbacks, self.validations = run, callbacks, validations
-        self.clock = clock or Clock(run.config.minute_limit, run.config.save_minutes)
+        """`final_seconds`: time to leave for what is measured after the last step."""
+        self.run, self.callbacks, self._final_seconds = run, callbacks, final_seconds
+        self.clock = clock or Clock(run.config.save_minutes)
         self.stop_reason: str | None = None
         self._saved_step = self.state.step or None  # a resumed run has its snapshot
         # counted from where the session before would have validated last
@@ -115,9 +118,11 @@ class Trainer:
             try:
                 for callback in self.callbacks:
                     callback.on_begin(self)
-                self.clock.start(self.state.step)
+                spent = self.state.seconds_spent
+                self.clock.start(self.state.step, self._seconds_left)
                 while self.state.step < self.state.planned_steps and self.stop_reason is None:
                     metrics, signals = self._step(interrupted=bool(received))
+                    self.state.seconds_spent = spent + self.clock.seconds
                     for callback in self.callbacks:
                         callback.on_step_end(self, metrics)
                     if self._validation_is_due or self._is_last(signals):
@@ -129,6 +134,12 @@ class Trainer:
                     callback.on_end(self)
         self.save_snapshot()
         return self.stop_reason or "all steps done"
+
+    @property
+    def _seconds_left(self) -> float | None:
+        """For steps, validations and snapshots."""
+        limit = self.state.time_limit
+        return None if limit is None else limit - self.state.seconds_spent - self._final_seconds
 
     def stop(self, reason: str) -> None:
         """End the run after this step."""
@@ -144,6 +155,7 @@ class Trainer:
 
     def _step(self, interrupted: bool) -> tuple[Any, Signals]:
         run, state = self.run, self.state
+        use_free_cores()
         if run.changes_pace:
             self.clock.restart_pace(state.step)
         signals = Signals()
@@ -164,7 +176,7 @@ class Trainer:
 
     @property
     def _validation_interval(self) -> int:
-        return max(1, self.state.planned_steps // self.validations)
+        return max(1, -(-self.state.planned_steps // self.state.validations))
 
     @property
     def _validation_is_due(self) -> bool:

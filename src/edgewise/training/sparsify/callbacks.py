@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgewise.training.callbacks import Callback
 from edgewise.training.diverged import Diverged
+from edgewise.training.sparsify.verdict import is_kept
 
 if TYPE_CHECKING:
     from edgewise.training.sparsify.run import SparsifyRun
@@ -13,13 +14,14 @@ _SETTLED = 20  # steps after which the gap should not grow much any more
 
 
 class StopAtDensity(Callback):
-    """Stops when held-out density is low enough and the loss within the tolerance."""
+    """Stops when held-out density is low enough, and loss and KL within the tolerance."""
 
-    def __init__(self, density: float, tolerance: float):
-        self._density, self._tolerance = density, tolerance
+    def __init__(self, density: float, tolerance: float, constrains_kl: bool):
+        self._density, self._constraint = density, (tolerance, constrains_kl)
 
     def on_validation(self, trainer: "Trainer", values: dict[str, Any]) -> None:
-        if values["density"] <= self._density and values["delta_ce"] <= self._tolerance:
+        kept = is_kept(values["delta_ce"], values["held_out_kl"], *self._constraint)
+        if values["density"] <= self._density and kept:
             trainer.stop(f"density {self._density} reached")
 
 
@@ -33,7 +35,7 @@ class StopIfDiverging(Callback):
         self._settled_step = trainer.state.step + _SETTLED
 
     def on_step_end(self, trainer: "Trainer", metrics: Any) -> None:
-        gap = self._run.state.multiplier.gap or 0.0
+        gap = self._run.state.multiplier.loss.average or 0.0
         if trainer.state.step == self._settled_step:
             self._first_gap = max(gap, 0.0)
         if self._first_gap is not None and gap > 2 * self._first_gap + 2.0:

@@ -1,17 +1,17 @@
-"""Each layer's attention by itself: the cheap beginning of a run on a large model.
+"""Layer-wise warm-up: the cheap beginning of a run on a large model, in which each layer's attention is trained by itself.
 
-A step of post-training pays for the whole model three times over: the dense model's pass, the twin's, and the way back
-through all of it. To close most edges none of this is needed. Layer l of the dense model reads h_l and writes a_l; the
-twin's gated attention reads the *same* h_l, writes a'_l, and learns to write a_l. Only attention is computed forward and
-back, no layer waits for another, and there is no unembedding.
+A joint step computes the dense model's forward pass, the twin's, and the backward pass through all of it. Closing most edges
+needs none of this. Layer l of the dense model reads h_l and writes a_l; the twin's gated attention reads the *same* h_l,
+writes a'_l, and learns to write a_l. Only attention is computed forward and backward, layers are independent of each other,
+and there is no unembedding.
 
-What an error delta = a'_l - a_l costs is measured in nats, so that all layers and the constraint share one scale. If y is
-drawn from the dense model's own predictions and g_l = d log p(y) / d a_l, then to second order
+The cost of an error delta = a'_l - a_l is estimated in nats, so that all layers and the constraint share one scale. With y
+drawn from the dense model's own predictions and g_l = d log p(y) / d a_l, to second order
 
-    KL(dense || twin) = 1/2 delta^T F_l delta,      F_l = E[g_l g_l^T]      (the Fisher metric, one [D, D] matrix a layer)
+    KL(dense || twin) = 1/2 delta^T F_l delta,      F_l = E[g_l g_l^T]      (Fisher metric, one [D, D] matrix a layer)
 
-and the step's fit is the sum of that over layers. It takes errors of different layers and positions for independent; where
-they are not, it is too low. So this is a beginning: afterwards all layers are trained together, against the real loss.
+and the step's fit is its sum over layers. This takes errors of different layers and positions to be independent; where they
+are not, it is too low. So this is only a warm-up: afterwards all layers are trained jointly, against the real loss.
 """
 
 from collections.abc import Iterator
@@ -24,82 +24,117 @@ from torch import Tensor, nn
 from edgewise.data import IGNORE, Batch
 from edgewise.gating.edge_gate import attention_modules
 from edgewise.gating.tap import tap
-from edgewise.measure.evaluation import parts, run_model
+from edgewise.measure.forward import forward, run_model
+from edgewise.training.sparsify.batches import TrainingBatches
+from edgewise.training.sparsify.metrics import Scale, step_terms
+from edgewise.training.sparsify.twin import TrainedTwin
 
-UPDATES = 4
-"""Steps on the same rows: the dense model's pass, most of such a step's work, is done once for all of them."""
-METRIC_TOKENS = 8192
-"""Tokens from which the metric is estimated: each gives one g, and a matrix of a few hundred columns needs many."""
+STEPS_PER_BATCH = 4
+"""Steps on the same batch: the dense model's forward pass, most of such a step's work, is shared by all of them."""
+_METRIC_TOKENS = 8192
+"""Tokens from which the Fisher metric is estimated: each gives one g, and a matrix of a few hundred columns needs many."""
 
 
-class Passed(NamedTuple):
-    """What one attention module was called with, and what it gave."""
+class AttentionCall(NamedTuple):
+    """Arguments and output of one call of an attention module."""
 
-    arguments: tuple
-    named: dict[str, Any]
-    output: Tensor  # [rows, context, D]
+    args: tuple
+    kwargs: dict[str, Any]
+    output: Tensor  # [batch, t, D]
 
 
 @contextmanager
-def recording(model: nn.Module) -> Iterator[list[Passed]]:
-    """What passes through each attention module of a model, layer by layer."""
-    seen: list[Passed] = []
+def recording(model: nn.Module) -> Iterator[list[AttentionCall]]:
+    """Record the calls of a model's attention modules, layer by layer, inside a `with` block."""
+    calls: list[AttentionCall] = []
 
-    def note(module: nn.Module, arguments: tuple, named: dict[str, Any], output: Any) -> None:
-        seen.append(Passed(arguments, named, output[0]))
+    def record(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        calls.append(AttentionCall(args, kwargs, output[0]))
 
-    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in attention_modules(model)]
+    hooks = [module.register_forward_hook(record, with_kwargs=True) for module in attention_modules(model)]
     try:
-        yield seen
+        yield calls
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def fisher_metrics(dense: nn.Module, batch: Batch, rows: int, seed: int) -> list[Tensor]:  # a layer: [D, D]
-    """F of each layer's attention output, on average over positions."""
+def fisher_metrics(
+    dense: nn.Module, batch: Batch, micro_batch_size: int, seed: int
+) -> list[Tensor]:  # a layer: [D, D]
+    """Fisher metric of each layer's attention output, averaged over positions."""
     device = next(dense.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     sums: list[Tensor] = []
-    for part in parts(batch, rows, device):
-        with torch.enable_grad(), _only_gradients_of_activations(dense), recording(dense) as seen:
-            logits = run_model(dense, part)[part.targets != IGNORE].float()
+    for micro_batch in batch.micro_batches(micro_batch_size, device):
+        with torch.enable_grad(), _frozen_weights(dense), recording(dense) as calls:
+            logits = run_model(dense, micro_batch)[micro_batch.targets != IGNORE].float()
             drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)
-            likely = logits.log_softmax(-1).gather(-1, drawn).sum()
-        gradients = torch.autograd.grad(likely, [passed.output for passed in seen])
+            log_likelihood = logits.log_softmax(-1).gather(-1, drawn).sum()
+        gradients = torch.autograd.grad(log_likelihood, [call.output for call in calls])
         outer = [(g := gradient.flatten(0, 1).float()).T @ g for gradient in gradients]
         sums = [a + b for a, b in zip(sums, outer, strict=True)] if sums else outer
-    return [each / batch.ids.numel() for each in sums]
+    return [total / batch.ids.numel() for total in sums]
 
 
 @contextmanager
-def _only_gradients_of_activations(model: nn.Module) -> Iterator[None]:
-    """All weights but the embedding's stay out of the graph: their gradients are the larger part of the work."""
+def _frozen_weights(model: nn.Module) -> Iterator[None]:
+    """Compute gradients of activations only, from the embedding on: those of weights are the larger part of the work."""
     before = {parameter: parameter.requires_grad for parameter in model.parameters()}
     model.requires_grad_(False)
     embedding: Any = model.get_input_embeddings()  # pyright: ignore
-    hook = embedding.register_forward_hook(lambda module, arguments, output: output.requires_grad_())
+    hook = embedding.register_forward_hook(lambda module, args, output: output.requires_grad_())
     try:
         yield
     finally:
         hook.remove()
-        for parameter, wanted in before.items():
-            parameter.requires_grad_(wanted)
+        for parameter, requires_grad in before.items():
+            parameter.requires_grad_(requires_grad)
 
 
-def backward_layerwise(
-    twin: nn.Module, seen: list[Passed], metrics: list[Tensor], asked: int, pressure: float, share: float
-) -> tuple[float, float]:  # -> nats, density
-    """Compute the gradients of each layer's own loss: its cost in nats, per token asked for, and its share of the edges.
+class LayerwiseGradients:
+    """Gradients of each layer's own loss. Keeps the dense model's activations for all steps on the same batch."""
 
-    `share` is the part of the step's (query, key) pairs that these rows have.
-    """
-    cost, density, layers = 0.0, 0.0, len(seen)
-    for module, passed, metric in zip(attention_modules(twin), seen, metrics, strict=True):
-        with tap(module) as counted:
-            error = module(*passed.arguments, **passed.named)[0].float() - passed.output.float()
-        nats = 0.5 * ((error @ metric) * error).sum() / asked
-        open_share = counted.expected_density.mean() * share / layers
-        (nats + pressure * open_share).backward()
-        cost, density = cost + nats.item(), density + open_share.item()
-    return cost, density
+    def __init__(self, dense: nn.Module, twin: TrainedTwin, batches: TrainingBatches, seed: int):
+        self._dense, self._twin, self._batches, self._seed = dense, twin, batches, seed
+        self.metrics: list[Tensor] | None = None  # a layer: [D, D]
+        self.forget()
+
+    def forget(self) -> None:
+        """Free the recorded activations."""
+        self._batch: Batch | None = None
+        self._calls: list[list[AttentionCall]] = []  # of each micro-batch
+
+    def record(self, batch: Batch, micro_batches: list[Batch]) -> None:
+        """Record the dense model's attention on a batch, once for all steps on it."""
+        if self._batch is batch:
+            return
+        self.forget()
+        self._batch = batch
+        base: Any = self._dense.base_model
+        for micro_batch in micro_batches:
+            with torch.no_grad(), self._twin.autocast(), recording(self._dense) as calls:
+                forward(base, micro_batch)
+            self._calls.append(calls)
+
+    def backward(self, index: int, scale: Scale) -> Tensor:  # -> terms of StepMetrics
+        """Backward of the recorded micro-batch `index`, layer by layer. The estimated KL takes the place of the twin's loss,
+        0 that of the dense model's."""
+        if self.metrics is None:
+            batch, size = self._batches.first(_METRIC_TOKENS), self._batches.micro_batch_size
+            self.metrics = fisher_metrics(self._dense, batch, size, self._seed)
+        kl = torch.zeros((), device=self._twin.accelerator.device)
+        densities, n_layers = [], len(self.metrics)  # a layer: [heads]
+        calls, modules = self._calls[index], attention_modules(self._twin.inner)
+        with self._twin.autocast():
+            for module, call, metric, penalty in zip(
+                modules, calls, self.metrics, scale.penalty, strict=True
+            ):
+                with tap(module) as tapped:
+                    error = module(*call.args, **call.kwargs)[0].float() - call.output.float()
+                layer_kl = 0.5 * ((error @ metric) * error).sum() / scale.n_targets
+                density = tapped.expected_density[0] * scale.pair_share
+                (layer_kl + (penalty * density).mean() / n_layers).backward()
+                kl += layer_kl.detach()
+                densities.append(density.detach())
+        return step_terms(kl, torch.zeros_like(kl), kl, torch.stack(densities))

@@ -51,7 +51,7 @@ def with_lora(twin: PreTrainedModel, rank: int, seed: int, attention_only: bool 
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise EdgewiseError("--lora needs peft: pip install 'edgewise[lora]'") from error
-    where = _linear_in_attention(twin) if attention_only else "all-linear"
+    where = _linear_maps(twin, attention_only)
     devices = [twin.device] if twin.device.type == "cuda" else []
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         torch.manual_seed(seed)  # adapters start at random
@@ -63,10 +63,14 @@ def with_lora(twin: PreTrainedModel, rank: int, seed: int, attention_only: bool 
     return trained
 
 
-def _linear_in_attention(model: nn.Module) -> list[str]:
+def _linear_maps(model: PreTrainedModel, attention_only: bool) -> list[str]:
+    """Names of the linear layers but for the unembedding. A linear layer with a forward of its own, such as Llama 4's
+    router, may return more than a tensor, and stays as it is."""
     within = {part for module in attention_modules(model) for part in module.modules()}
     return [
         name
         for name, part in model.named_modules()
-        if part in within and isinstance(part, nn.Linear | Conv1D)
+        if type(part).forward in (nn.Linear.forward, Conv1D.forward)
+        and part is not model.get_output_embeddings()
+        and (part in within or not attention_only)
     ]

@@ -104,8 +104,14 @@ class Recipe:
     """Fit the dense model's distribution, KL(dense || twin), instead of the next token."""
     paired_baseline: bool = True
     """Constrain the loss against the dense model's on the same batch instead of its fixed held-out loss."""
+    kl_constraint: bool = True
+    """Hold KL(dense || twin) within the tolerance too, not only the loss: on text that is foreign to the dense model,
+    learning it or blurring predictions pays for closed attention, and the loss does not see it."""
     log_density: bool = True
     """Penalise the logarithm of the density instead of the density."""
+    head_offset: float | None = None
+    """Penalise the mean over heads of log(density of the head + head_offset * mean density): concave across heads, which
+    closes heads entirely. None for the density of all heads together."""
     gate: GateRecipe = field(default_factory=GateRecipe)
     multiplier: MultiplierRecipe = field(default_factory=MultiplierRecipe)
     optimizer: OptimizerRecipe = field(default_factory=OptimizerRecipe)
@@ -157,6 +163,7 @@ RECIPES = {
         "paper",
         distillation=False,
         paired_baseline=False,
+        kl_constraint=False,
         log_density=False,
         gate=GateRecipe(kind="score", b=2.0, b_bound=None, sampled=True),
         multiplier=MultiplierRecipe(

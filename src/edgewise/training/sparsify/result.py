@@ -1,13 +1,35 @@
 """What a run of sparsification leaves behind."""
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.files import write_json
 from edgewise.core.results import Result
+from edgewise.core.schema import read_as, read_json_lines
 
 SUMMARY, LOG = "summary.json", "log.jsonl"
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What tables and pictures read of a summary."""
+
+    density: float
+    delta_ce: float
+    model: str | None = None
+    recipe: str | None = None
+    seed: int | None = None
+    tolerance: float | None = None
+    dense_ce: float | None = None
+    sparse_ce: float | None = None
+    edges_per_query: float | None = None
+    heads_closed: int | None = None
+    heads: int | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,19 +51,19 @@ class SparsifyResult(Result):
     @classmethod
     def load(cls, folder: str | Path) -> "SparsifyResult":
         """Read the summary and the log of a finished run."""
-        summary = json.loads(Path(folder, SUMMARY).read_text())
+        summary = read_summary(Path(folder, SUMMARY))
+        if missing := [field.name for field in fields(_Figures) if summary.get(field.name) is None]:
+            raise EdgewiseError(f"{Path(folder, SUMMARY)} is incomplete: it has no {', '.join(missing)}")
         return cls(summary, Path(folder), log=read_log(Path(folder)))
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Write summary.json; the twin and the log are in the run's own folder."""
-        path = Path(folder or self.folder, SUMMARY)
-        path.write_text(json.dumps(self.summary, indent=2) + "\n")
-        return path
+        return write_json(Path(folder or self.folder, SUMMARY), self.summary, indent=2)
 
     def table(self) -> list[list[str]]:
         summary = self.summary
         return [
-            ["model", "density", "edges per query", "heads closed", "held-out loss", "against dense"],
+            ["model", "density", "edges per query", "heads closed", "held-out loss", "against dense", "KL"],
             [
                 str(summary["model"]),
                 f"{summary['density']:.2%}",
@@ -49,9 +71,17 @@ class SparsifyResult(Result):
                 f"{summary['heads_closed']} of {summary['heads']}",
                 f"{summary['sparse_ce']:.4f}",
                 f"{summary['delta_ce']:+.4f}",
+                f"{summary['kl']:.4f}" if "kl" in summary else "",
             ],
         ]
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+    """The lines of log.jsonl."""
+    return read_json_lines(folder / LOG, "log of a run")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The content of summary.json."""
+    read_as(_Figures, path, "summary of a run")
+    return read_as(dict[str, Any], path, "summary of a run")

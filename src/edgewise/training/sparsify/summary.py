@@ -7,9 +7,10 @@ import torch
 import transformers
 from torch import Tensor
 
-from edgewise.measure.evaluation import Measured
+from edgewise.measure.loss import Measured
 from edgewise.models.registry import embedded
 from edgewise.models.twin_format import GATE_KEY
+from edgewise.training.sparsify.verdict import judge
 
 if TYPE_CHECKING:
     from edgewise.training.sparsify.run import SparsifyRun
@@ -18,18 +19,26 @@ if TYPE_CHECKING:
 def summarize(
     run: "SparsifyRun", name: str, dense: Measured, twin: Measured, weights: dict[str, Tensor], stopped: str
 ) -> dict[str, Any]:
-    """All figures of a finished run. Losses are held-out, gates deterministic."""
-    config, gate = run.config, run.gate
+    """All figures of a finished run. Losses and KL are held-out, gates deterministic."""
+    config, gate, against_dense = run.config, run.twin.gate, twin.against_dense
+    assert against_dense is not None
+    verdict = judge(against_dense, config.loss_tolerance, run.recipe.kl_constraint)
     return {
         "model": name,
         "recipe": run.recipe.name,
         "gate": asdict(gate),
         "seed": config.seed,
         "tolerance": config.loss_tolerance,
+        "constraint": "loss-and-kl" if run.recipe.kl_constraint else "loss",
+        "kept": verdict.kept,
+        "warnings": list(verdict.warnings),
         "stopped": stopped,
         "dense_ce": dense.ce,
         "sparse_ce": twin.ce,
-        "delta_ce": twin.ce - dense.ce,
+        "delta_ce": against_dense.delta_ce,
+        "delta_ce_error": against_dense.delta_ce_error,
+        "kl": against_dense.kl,
+        "held_out_tokens": twin.tokens,
         "density": twin.density,
         "edges_per_query": twin.edges_per_query,
         "heads_closed": twin.heads_closed,
@@ -44,7 +53,7 @@ def summarize(
         "settings": {
             "data": run.data.train.name,
             "context": run.data.train.context,
-            "batch_size": run.batch_size,
+            "batch_size": run.batches.batch_size,
             "learning_rate": run.learning_rates[0],
             "lora": config.lora,
             "attention_only": config.attention_only,
@@ -61,4 +70,4 @@ def tasks(name: str, run: "SparsifyRun") -> dict[str, dict[str, float]]:
     model = embedded(name)
     if model is None or model.skills is None:
         return {}
-    return {"dense": model.skills(run.dense), "sparse": model.skills(run.model)}
+    return {"dense": model.skills(run.dense), "sparse": model.skills(run.twin.model)}

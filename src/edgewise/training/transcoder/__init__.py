@@ -1,5 +1,5 @@
-"""Cross-layer transcoders: features that stand in for a model's MLPs.
+"""Cross-layer transcoders: sparse features that reconstruct a model's MLP outputs.
 
-`transcoder` has the equations, `train` makes one, `store` keeps it, `evaluation` measures it, `features` says what a
-feature stands for.
+`transcoder` has the equations, `train` trains one, `store` saves and loads it, `evaluation` measures it, `features`
+describes features.
 """

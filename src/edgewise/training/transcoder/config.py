@@ -1,4 +1,4 @@
-"""What can be asked of a transcoder's training, and of its features: the API, the command line and its help."""
+"""Configuration of transcoder training and of feature descriptions, for the API, the command line and its help."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -7,13 +7,24 @@ from typing import Annotated, Literal
 import tyro
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.training.sparsify.config import count
+from edgewise.core.quantities import token_count
+from edgewise.core.ranges import (
+    TOKENS,
+    Context,
+    LearningRate,
+    Minutes,
+    NotNegative,
+    Position,
+    Seed,
+    Size,
+    check_fields,
+)
 
 DEFAULT_MINUTES = 20.0
 LEARNING_RATE = 2e-3
-"""For decoders and encoders of small models; wide ones get less, in proportion to 1 / sqrt(width)."""
+"""Of encoders and decoders, up to a width of 128; in proportion to 1 / sqrt(width) beyond."""
 L0 = 4e-3
-_PARAMETERS = 4e8  # of decoders that a transcoder has by itself; whoever wants more asks for it
+_PARAMETERS = 4e8  # most decoder parameters of a default transcoder
 
 
 @dataclass(frozen=True)
@@ -22,69 +33,60 @@ class TranscoderConfig:
 
     out: Path = Path("runs/transcoder")
     """Folder for the transcoder, summary.json, log.jsonl and the snapshots."""
-    tokens: Annotated[str | None, tyro.conf.arg(metavar="N")] = None
-    """Stop after so many tokens: 500K, 200M, 1.5B."""
-    minutes: float | None = None
-    """Stop after so many minutes: a step is measured first, and the schedule is fitted to them."""
-    features: int | None = None
-    """Features of each layer; 4 times the model's width if not given, for deep wide models 2 times or as many."""
-    l0: float = L0
-    """Price of an active feature, in shares of a layer's variance: more gives fewer active features and a worse fit."""
-    lr: float | None = None
-    """Highest learning rate; 2e-3 at a width of 128, less for wider models."""
-    seed: int = 0
-    """Seed of the first weights and of the order of data."""
-    context: int | None = None
-    """Tokens to a row; the model's own context (at most 1024) if not given."""
-    batch_size: int | None = None
-    """Rows to a step, over all processes; about half as many tokens as a layer has features if not given."""
+    tokens: Annotated[str | None, TOKENS, tyro.conf.arg(metavar="N")] = None
+    """Stop after this many tokens: 500K, 200M, 1.5B."""
+    minutes: Minutes | None = None
+    """Stop after this many minutes; a step is measured first, and the schedule is fitted to them."""
+    features: Size | None = None
+    """Features per layer; by default 4 times the model's width, 2 times or once for deep wide models."""
+    l0: NotNegative = L0
+    """Sparsity coefficient: cost of an active feature in units of a layer's variance. Higher gives fewer active features and
+    less explained variance."""
+    lr: LearningRate | None = None
+    """Peak learning rate; by default 2e-3 up to a width of 128, lower for wider models."""
+    seed: Seed = 0
+    """Seed of the initial weights and of the order of data."""
+    context: Context | None = None
+    """Tokens per sequence; by default the model's own context, at most 1024."""
+    batch_size: Size | None = None
+    """Sequences per step, over all processes; by default about half as many tokens as a layer has features."""
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
+    """Where to train: cpu, cuda, cuda:1 or mps; auto is a GPU if there is one. `accelerate launch` takes several."""
     valid: tuple[str, ...] | None = None
-    """Held-out data; a part of --data that is never trained on if not given."""
+    """Held-out data; by default a part of --data, which is not trained on."""
     start_from: Path | None = None
-    """Folder of another transcoder of the same sizes to begin from: the dense model's for its sparse twin."""
+    """Folder of a transcoder of the same sizes to initialise from: the dense model's for its sparse twin."""
     dtype: Literal["float32", "float16"] = "float32"
-    """Numbers in the file. float16 is half as large, and good enough to use."""
+    """Precision of the saved file. float16 halves it, at no loss that matters."""
     resume: bool = False
-    """Go on with the run in --out. Its settings are kept; --tokens, --minutes and --lr may be new."""
-    save_minutes: float = 5.0
+    """Resume the run in --out with its settings; --tokens, --minutes and --lr may change."""
+    save_minutes: NotNegative = 5.0
     """Minutes between snapshots."""
 
     def __post_init__(self) -> None:
-        wrong = {
-            "--tokens": self.tokens is not None and self.token_limit == 0,
-            "--minutes": self.minutes is not None and not self.minutes > 0,
-            "--features": self.features is not None and self.features < 1,
-            "--l0": not self.l0 >= 0,
-            "--lr": self.lr is not None and not self.lr > 0,
-            "--context": self.context is not None and self.context < 2,
-            "--batch-size": self.batch_size is not None and self.batch_size < 1,
-            "--save-minutes": not self.save_minutes >= 0,
-        }
-        for flag in [flag for flag, is_wrong in wrong.items() if is_wrong]:
-            value = getattr(self, flag[2:].replace("-", "_"))
-            raise EdgewiseError(f"{flag} must be positive, not {value}")
+        check_fields(self)
 
     @property
     def token_limit(self) -> int | None:
-        return None if self.tokens is None else count(str(self.tokens))
+        return None if self.tokens is None else token_count(str(self.tokens))
 
     @property
     def minute_limit(self) -> float | None:
         return DEFAULT_MINUTES if (self.minutes, self.tokens) == (None, None) else self.minutes
 
     def features_for(self, layers: int, width: int) -> int:
-        """Decoders grow with the square of depth: four times the width where that is bearable, else less."""
+        """Default number of features: decoders grow with the square of depth."""
         pairs = layers * (layers + 1) // 2
-        bearable = [n * width for n in (4, 2) if pairs * n * width**2 <= _PARAMETERS]
-        return self.features or next(iter(bearable), width)
+        affordable = [n * width for n in (4, 2) if pairs * n * width**2 <= _PARAMETERS]
+        return self.features or next(iter(affordable), width)
 
     def rate_for(self, width: int) -> float:
         return self.lr or LEARNING_RATE * min(1.0, (128 / width) ** 0.5)
 
 
 MAY_BE_NEW = ("tokens", "minutes", "lr")
-"""What a resumed run may change."""
-NOT_SETTINGS = ("out", "resume", "save_minutes", "dtype", *MAY_BE_NEW)
+"""Settings that a resumed run may change."""
+NOT_SETTINGS = ("out", "device", "resume", "save_minutes", "dtype", *MAY_BE_NEW)
 
 
 def changed(begun: dict, now: TranscoderConfig) -> list[str]:
@@ -100,28 +102,24 @@ def changed(begun: dict, now: TranscoderConfig) -> list[str]:
 
 @dataclass(frozen=True)
 class FeaturesConfig:
-    """Which features of a transcoder to look at, and in what text."""
+    """Which features of a transcoder to describe, and in what text."""
 
-    layer: int
-    """The layer whose features are shown, counted from 0."""
-    feature: tuple[int, ...]
-    """Which of them: one or several."""
-    k: int = 8
-    """Contexts of each, and tokens that it raises and lowers."""
-    around: int = 8
-    """Tokens shown on either side of the strongest."""
+    layer: Position
+    """Layer of the features, counted from 0."""
+    feature: tuple[Position, ...]
+    """Indices of one or several features."""
+    k: Size = 8
+    """Contexts per feature, and tokens that it promotes and suppresses."""
+    around: Position = 8
+    """Tokens shown on either side of the peak."""
     model: str | None = None
-    """The model, if it is not where it was when the transcoder was trained."""
+    """The model, if it has moved since the transcoder was trained."""
     data: tuple[str, ...] | None = None
-    """Text to look for contexts in. The shipped models bring their own."""
-    tokens: Annotated[str, tyro.conf.arg(metavar="N")] = "64K"
-    """How much of it to read."""
+    """Text to search for contexts. The embedded models bring their own."""
+    tokens: Annotated[str, TOKENS, tyro.conf.arg(metavar="N")] = "64K"
+    """How many tokens of it to read."""
 
     def __post_init__(self) -> None:
-        for flag, value in (("--k", self.k), ("--around", self.around + 1), ("--layer", self.layer + 1)):
-            if value < 1:
-                raise EdgewiseError(f"{flag} must not be {getattr(self, flag[2:])}")
+        check_fields(self)
         if not self.feature:
-            raise EdgewiseError("name a feature: --feature 17")
-        if count(self.tokens) == 0:
-            raise EdgewiseError(f"--tokens must be positive, not {self.tokens}")
+            raise EdgewiseError("name a feature in `feature`, such as 17")

@@ -1,4 +1,4 @@
-"""What a transcoder's training prints: the plan, the numbers of a step, the evaluation."""
+"""Console output of a transcoder's training: the plan, a step's metrics, the evaluation."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.table import Table
 
 from edgewise.core.console import Display
-from edgewise.training.budget import StepTimes
-from edgewise.training.console import duration, print_table, projected_memory
+from edgewise.training.budget import Costs
+from edgewise.training.console import describe_time, print_table, projected_memory
 from edgewise.training.transcoder.evaluation import TranscoderEvaluation
 from edgewise.training.transcoder.run import StepMetrics, TranscoderRun
 
 
-def print_plan(display: Display, run: TranscoderRun, times: StepTimes) -> None:
-    """Before the first step: what will be done."""
+def print_plan(display: Display, run: TranscoderRun, costs: Costs) -> None:
+    """Print the plan of the run, before the first step."""
     info, config, state = run.transcoder.config, run.config, run.state
     steps, tokens = state.planned_steps - state.step, state.tokens_per_step
     parameters = sum(p.numel() for p in run.model.parameters())
@@ -22,12 +22,12 @@ def print_plan(display: Display, run: TranscoderRun, times: StepTimes) -> None:
     memory = projected_memory(run.model, run.accelerator.device)
     lines = {
         "model": f"{info.model or 'the given model'}, {kind}: {info.layers} layers of width {info.width}",
-        "features": f"{info.features:,} of each layer, {parameters / 1e6:.2f}M trained parameters"
-        + (f", begun from {config.start_from}" if config.start_from else ""),
+        "features": f"{info.features:,} per layer, {parameters / 1e6:.2f}M trained parameters"
+        + (f", initialised from {config.start_from}" if config.start_from else ""),
         "recipe": f"l0 {config.l0:g}, learning rate {run.learning_rates[0]:g}",
         "text": f"{run.data.train.name}, sequences of {run.data.train.context} tokens",
         "work": f"{steps:,} steps x {tokens:,} tokens = {steps * tokens / 1e6:.2f}M tokens",
-        "time": f"about {duration(steps * times.seconds)} ({tokens / times.seconds:,.0f} tokens/s measured)",
+        "time": describe_time(state, costs),
         "memory": f"about {memory / 2**30:.1f} GB",
         "results": str(config.out),
     }
@@ -35,11 +35,11 @@ def print_plan(display: Display, run: TranscoderRun, times: StepTimes) -> None:
 
 
 def describe_step(metrics: StepMetrics, validation: dict[str, Any]) -> str:
-    """A step's numbers in the progress line."""
+    """A step's metrics in the progress line."""
     layers = len(metrics.mse)
     return (
         f"explained {1 - sum(metrics.mse) / layers:.3f} (worst layer {1 - max(metrics.mse):.3f}) · "
-        f"{sum(metrics.l0) / layers:.1f} features a token and layer"
+        f"{sum(metrics.l0) / layers:.1f} features per token and layer"
     )
 
 
@@ -47,13 +47,13 @@ def print_result(display: Display, measured: TranscoderEvaluation, stopped: str,
     print_transcoder(measured, display.console)
     display.print(
         f"{stopped}: {measured.mean_explained_variance:.2%} of variance explained by {measured.mean_l0:.1f} features "
-        f"a token and layer; with all MLPs replaced the loss is {measured.replaced_loss:.4f}, "
+        f"per token and layer; with all MLPs replaced the loss is {measured.replaced_loss:.4f}, "
         f"{measured.difference:+.4f}"
     )
     if measured.massive:
         display.print(
-            f"left alone: {measured.massive:.2%} of outputs, massive ones as at the first token of a text; "
-            "in a trace they are errors"
+            f"excluded: {measured.massive:.2%} of MLP outputs, massive activations as at the first token of a text; "
+            "in a trace they are error nodes"
         )
     display.print(f"transcoder.safetensors, config.json, summary.json and log.jsonl are in {out}")
     print(out)
@@ -61,7 +61,7 @@ def print_result(display: Display, measured: TranscoderEvaluation, stopped: str,
 
 def print_transcoder(measured: TranscoderEvaluation, console: Console | None = None) -> None:
     """A table, one layer to a row."""
-    table = Table("layer", "explained", "active features", "never active")
+    table = Table("layer", "explained variance", "active features", "dead")
     rows = zip(measured.explained_variance, measured.l0, measured.dead, strict=True)
     for layer, (explained, l0, dead) in enumerate(rows):
         table.add_row(f"L{layer}", f"{explained:.2%}", f"{l0:.1f}", f"{dead:.1%}")

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.quantities import token_count
 from edgewise.models.load import load, load_tokenizer
-from edgewise.training.sparsify.config import count
 from edgewise.training.transcoder.config import FeaturesConfig
 from edgewise.training.transcoder.features import (
     Context,
@@ -37,6 +38,8 @@ def describe_features(
     *,
     model: PreTrainedModel | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
 ) -> list[FeatureDescription]:
     """Find where features are most active, and which tokens they make more likely.
 
@@ -46,13 +49,13 @@ def describe_features(
     name = config.model or read_info(folder).model
     if model is None and not name:
         raise EdgewiseError(f"{folder} does not say which model it belongs to; give `model`")
-    host = load(name) if model is None else model
+    host = load(name, device=device, dtype=dtype) if model is None else model
     tokenizer = load_tokenizer(name) if tokenizer is None else tokenizer
     transcoder = load_transcoder(folder, host)
     features = [(config.layer, feature) for feature in config.feature]
     for layer, feature in features:
         check_feature(transcoder, layer, feature)
-    batch = feature_text(name, config.data, count(config.tokens), tokenizer)
+    batch = feature_text(name, config.data, token_count(config.tokens), tokenizer)
     if batch is None:
         raise EdgewiseError(
             f"{name} brings no text of its own; give `data`: a file, a folder or a dataset's name"

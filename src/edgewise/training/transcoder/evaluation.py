@@ -1,4 +1,4 @@
-"""How well a transcoder explains a model's MLPs on held-out text."""
+"""Evaluate a transcoder on held-out text."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,35 +8,30 @@ from torch import Tensor, nn
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch
-from edgewise.measure.evaluation import (
-    cross_entropy,
-    evaluating,
-    parts,
-    rows_at_once,
-    run_model,
-    vocabulary_of,
-)
-from edgewise.training.transcoder.activations import noting_mlps, replaced_mlps
+from edgewise.measure.forward import eval_mode, run_model, sequences_per_pass
+from edgewise.measure.loss import cross_entropy
+from edgewise.models.architecture import vocabulary_size
+from edgewise.training.transcoder.activations import record_mlps, replaced_mlps
 from edgewise.training.transcoder.transcoder import Transcoder
 
 
 @dataclass(frozen=True)
 class TranscoderEvaluation:
-    """Figures of each layer, and what becomes of the model's loss when the transcoder replaces all its MLPs."""
+    """Per-layer reconstruction metrics, and the model's loss when the transcoder replaces all its MLPs."""
 
     explained_variance: list[float]
-    """1 - ||y - y^||^2 / ||y - mean||^2 of each layer, over what is not massive."""
+    """1 - ||y - y^||^2 / ||y - mean||^2 per layer, without massive outputs."""
     l0: list[float]
-    """Active features of a token, in each layer."""
+    """Active features per token, in each layer."""
     dead: list[float]
-    """Share of each layer's features that were active on no token."""
+    """Share of each layer's features that are active on no token."""
     loss: float
-    """The model's own, in nats per token."""
+    """Of the model itself, in nats per token."""
     replaced_loss: float
-    """With all MLPs replaced; features read the stream that the replacements make."""
+    """With all MLPs replaced; features read the residual stream that the replacements write."""
     tokens: int
     massive: float = 0.0
-    """Share of outputs, over layers, that are too large to be explained, and are not."""
+    """Share of MLP outputs that are massive, which is not explained."""
 
     @property
     def difference(self) -> float:
@@ -56,39 +51,39 @@ class TranscoderEvaluation:
 
 
 class Fit:
-    """Explained variance and active features, added up over pieces of text."""
+    """Explained variance and active features, accumulated over batches."""
 
     def __init__(self, transcoder: Transcoder):
         self.transcoder = transcoder
         L, F, D = transcoder.layers, transcoder.features, transcoder.width
-        device = transcoder.encoder.device
+        # accumulated in double precision on the CPU: some devices have none
         self.tokens = 0
-        self.explained = torch.zeros(L, dtype=torch.float64, device=device)  # tokens that are to be
-        self.error, self.square = torch.zeros(2, L, dtype=torch.float64, device=device)
-        self.sum = torch.zeros(L, D, dtype=torch.float64, device=device)
-        self.active = torch.zeros(L, F, dtype=torch.float64, device=device)
+        self.ordinary = torch.zeros(L, dtype=torch.float64)  # tokens whose output is not massive
+        self.error, self.square = torch.zeros(2, L, dtype=torch.float64)
+        self.sum = torch.zeros(L, D, dtype=torch.float64)
+        self.active = torch.zeros(L, F, dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, x: Tensor, y: Tensor) -> None:  # [L, n, D], [L, n, D]
         a = self.transcoder.encode(x)
-        error, y = (y - self.transcoder.decode(a)).double(), y.double()
+        error = y - self.transcoder.decode(a)
         if (massive := self.transcoder.is_massive(y)) is not None:
-            error, y = (each.masked_fill(massive[..., None], 0.0) for each in (error, y))
-        self.explained += y.shape[1] if massive is None else (~massive).sum(1)
-        self.error += error.square().sum((1, 2))
-        self.square += y.square().sum((1, 2))
-        self.sum += y.sum(1)
-        self.active += (a > 0).sum(1)
+            error, y = (x.masked_fill(massive[..., None], 0.0) for x in (error, y))
+        self.ordinary += y.shape[1] if massive is None else (~massive).sum(1).cpu()
+        self.error += error.square().sum((1, 2)).cpu()
+        self.square += y.square().sum((1, 2)).cpu()
+        self.sum += y.sum(1).cpu()
+        self.active += (a > 0).sum(1).cpu()
         self.tokens += y.shape[1]
 
     @property
     def explained_variance(self) -> Tensor:  # [L]
-        variance = self.square - self.sum.square().sum(1) / self.explained.clamp_min(1)
+        variance = self.square - self.sum.square().sum(1) / self.ordinary.clamp_min(1)
         return 1 - self.error / variance
 
     @property
     def massive(self) -> float:
-        return 1 - (self.explained / self.tokens).mean().item()
+        return 1 - (self.ordinary / self.tokens).mean().item()
 
     @property
     def l0(self) -> Tensor:  # [L]
@@ -101,22 +96,22 @@ class Fit:
 
 @torch.no_grad()
 def evaluate_transcoder(model: nn.Module, transcoder: Transcoder, batch: Batch) -> TranscoderEvaluation:
-    """Measure a transcoder on rows of tokens.
+    """Evaluate a transcoder on a batch.
 
     >>> evaluate_transcoder(model, load_transcoder("runs/transcoder", model), data.held_out).explained_variance
     """
     device = next(model.parameters()).device
-    fit, losses, asked = Fit(transcoder), torch.zeros(2, dtype=torch.float64), 0
-    with evaluating(model):
-        for part in parts(batch, rows_at_once(batch, vocabulary_of(model)), device):
-            with noting_mlps(model) as noted:
-                losses[0] += cross_entropy(run_model(model, part), part.targets).item()
-            fit.add(*noted.x_and_y)
-            asked += int((part.targets != IGNORE).sum())
+    fit, losses, n_targets = Fit(transcoder), torch.zeros(2, dtype=torch.float64), 0
+    with eval_mode(model):
+        for micro_batch in batch.micro_batches(sequences_per_pass(batch, vocabulary_size(model)), device):
+            with record_mlps(model) as record:
+                losses[0] += cross_entropy(run_model(model, micro_batch), micro_batch.targets).item()
+            fit.add(*record.x_and_y)
+            n_targets += int((micro_batch.targets != IGNORE).sum())
             with replaced_mlps(model, transcoder):
-                losses[1] += cross_entropy(run_model(model, part), part.targets).item()
-    if not asked:
-        raise EdgewiseError("there is nothing to predict in the held-out rows")
-    loss, replaced = (losses / asked).tolist()
+                losses[1] += cross_entropy(run_model(model, micro_batch), micro_batch.targets).item()
+    if not n_targets:
+        raise EdgewiseError("the held-out text has no token to predict")
+    loss, replaced = (losses / n_targets).tolist()
     explained, l0, dead = (x.tolist() for x in (fit.explained_variance, fit.l0, fit.dead))
-    return TranscoderEvaluation(explained, l0, dead, loss, replaced, asked, fit.massive)
+    return TranscoderEvaluation(explained, l0, dead, loss, replaced, n_targets, fit.massive)

@@ -1,4 +1,4 @@
-"""What a feature stands for: the texts that make it most active, and the tokens that it makes likelier."""
+"""Describe a feature: the contexts that activate it most, and the tokens that it promotes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ from transformers import PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch, held_out_only
-from edgewise.measure.evaluation import evaluating, parts, rows_at_once
-from edgewise.models.architecture import parts_of
+from edgewise.measure.forward import eval_mode, sequences_per_pass
+from edgewise.models.architecture import architecture_of
 from edgewise.models.info import info
 from edgewise.models.registry import embedded_origin
 from edgewise.training.transcoder.activations import mlp_activations
 from edgewise.training.transcoder.transcoder import Transcoder
 
-_NONE = -1  # stands for a token before or after a row
+_PADDING = -1  # in place of a token before or after a sequence
 
 
 class Context(NamedTuple):
-    """A piece of text in which a feature is active."""
+    """A window of text in which a feature is active."""
 
     ids: list[int]
     tokens: list[str]
-    """What the tokens say; empty without a tokenizer."""
+    """Decoded tokens; empty without a tokenizer."""
     activations: list[float]
     """Of the feature, at each token."""
     peak: int
-    """The place of the strongest, in this piece."""
-    row: int
+    """Index of the largest, in this window."""
+    sequence: int
     position: int
     """Where that is in the text that was searched."""
 
@@ -58,7 +58,7 @@ def top_contexts(
     k: int = 8,
     around: int = 8,
 ) -> list[Context]:
-    """The pieces of text in which one feature is most active, at most one of each row; strongest first."""
+    """The windows in which one feature is most active, at most one per sequence; strongest first."""
     wanted = [(layer, feature)]
     return contexts_for(model, transcoder, batch, wanted, k, tokenizer=tokenizer, around=around)[wanted[0]]
 
@@ -79,59 +79,64 @@ def contexts_for(
         check_feature(transcoder, layer, feature)
     best: list[Tensor] | None = None
     first = 0
-    with evaluating(model):
-        for part in parts(batch, rows_at_once(batch), next(model.parameters()).device):
-            x, _ = mlp_activations(model, part)
-            a = _activations(transcoder, x, wanted).unflatten(1, part.ids.shape)  # [W, rows, t]
-            found = _windows(a, part.ids, first, k, around)
-            best = found if best is None else _strongest(best, found, k)
-            first += len(part.ids)
+    with eval_mode(model):
+        for micro_batch in batch.micro_batches(sequences_per_pass(batch), next(model.parameters()).device):
+            x, _ = mlp_activations(model, micro_batch)
+            a = _activations(transcoder, x, wanted).unflatten(1, micro_batch.ids.shape)  # [W, n, t]
+            windows = _windows(a, micro_batch.ids, first, k, around)
+            best = windows if best is None else _strongest(best, windows, k)
+            first += len(micro_batch.ids)
     if best is None:
-        return {each: [] for each in wanted}
-    return {each: _contexts([x[i] for x in best], tokenizer, around) for i, each in enumerate(wanted)}
+        return {feature: [] for feature in wanted}
+    return {feature: _contexts([x[i] for x in best], tokenizer, around) for i, feature in enumerate(wanted)}
 
 
 def _activations(transcoder: Transcoder, x: Tensor, wanted: Sequence[tuple[int, int]]) -> Tensor:  # -> [W, n]
-    """Of the wanted features only."""
+    """Activations of the wanted features only."""
     a = x.new_empty(len(wanted), x.shape[1])
     for layer in {layer for layer, _ in wanted}:
-        places = [i for i, (l, _) in enumerate(wanted) if l == layer]
-        which = torch.tensor([wanted[i][1] for i in places], device=x.device)
-        (encoder, bias), threshold = transcoder.reads(layer), transcoder.threshold[layer, which]
-        h = x[layer] @ encoder[which].mT + bias[which]
-        a[places] = torch.where(h > threshold, h, 0.0).mT
+        indices = [i for i, (l, _) in enumerate(wanted) if l == layer]
+        features = torch.tensor([wanted[i][1] for i in indices], device=x.device)
+        (encoder, bias), threshold = transcoder.reads(layer), transcoder.threshold[layer, features]
+        h = x[layer] @ encoder[features].mT + bias[features]
+        a[indices] = torch.where(h > threshold, h, 0.0).mT
     return a
 
 
 def _windows(a: Tensor, ids: Tensor, first: int, k: int, around: int) -> list[Tensor]:
-    """Of each feature's a, [W, rows, t], the k rows with the highest peaks: the peaks [W, k], activations and ids around
-    them [W, k, 2 around + 1], and row and position [W, k, 2]."""
-    peaks, positions = a.max(2)  # [W, rows]
-    peaks, rows = peaks.topk(min(k, peaks.shape[1]), 1)
-    positions = positions.gather(1, rows)
-    padded, padded_ids = F.pad(a, (around, around)), F.pad(ids, (around, around), value=_NONE)
+    """The k sequences with the highest peaks of each feature's a, [W, n, t]: the peaks [W, k], activations and ids around
+    them [W, k, 2 around + 1], and sequence and position [W, k, 2]."""
+    peaks, positions = a.max(2)  # [W, n]
+    peaks, sequences = peaks.topk(min(k, peaks.shape[1]), 1)
+    positions = positions.gather(1, sequences)
+    padded, padded_ids = F.pad(a, (around, around)), F.pad(ids, (around, around), value=_PADDING)
     span = positions[..., None] + torch.arange(2 * around + 1, device=a.device)  # [W, k, 2 around + 1]
     features = torch.arange(len(a), device=a.device)[:, None, None]
-    where = torch.stack([rows + first, positions], -1)
-    return [peaks, padded[features, rows[..., None], span], padded_ids[rows[..., None], span], where]
+    locations = torch.stack([sequences + first, positions], -1)
+    return [
+        peaks,
+        padded[features, sequences[..., None], span],
+        padded_ids[sequences[..., None], span],
+        locations,
+    ]
 
 
-def _strongest(best: list[Tensor], found: list[Tensor], k: int) -> list[Tensor]:
-    both = [torch.cat(pair, 1) for pair in zip(best, found, strict=True)]
+def _strongest(best: list[Tensor], windows: list[Tensor], k: int) -> list[Tensor]:
+    both = [torch.cat(pair, 1) for pair in zip(best, windows, strict=True)]
     order = both[0].topk(min(k, both[0].shape[1]), 1).indices
     return [torch.take_along_dim(x, order.view(*order.shape, *[1] * (x.ndim - 2)), 1) for x in both]
 
 
 def _contexts(best: list[Tensor], tokenizer: PreTrainedTokenizerBase | None, around: int) -> list[Context]:
     contexts = []
-    for peak, activations, ids, (row, position) in zip(*(x.tolist() for x in best), strict=True):
+    for peak, activations, ids, (sequence, position) in zip(*(x.tolist() for x in best), strict=True):
         if peak <= 0:
             continue
-        real = [i for i, token in enumerate(ids) if token != _NONE]
+        real = [i for i, token in enumerate(ids) if token != _PADDING]
         kept = [ids[i] for i in real]
         words = [] if tokenizer is None else [str(tokenizer.decode([token])) for token in kept]
         shown = [activations[i] for i in real]
-        contexts.append(Context(kept, words, shown, real.index(around), row, position))
+        contexts.append(Context(kept, words, shown, real.index(around), sequence, position))
     return contexts
 
 
@@ -139,21 +144,21 @@ def _contexts(best: list[Tensor], tokenizer: PreTrainedTokenizerBase | None, aro
 def promoted_tokens(
     model: nn.Module, transcoder: Transcoder, layer: int, feature: int, k: int = 8
 ) -> PromotedTokens:
-    """What a feature does to the logits directly: all that it writes, through the final norm and the unembedding.
+    """Direct logit attribution of a feature: the sum of its decoders, through the final norm and the unembedding.
 
-    As if nothing else were in the stream that the final norm reads; what else is there scales the logits, all alike. What
-    later layers make of the feature is left out.
+    The norm is applied as if nothing else were in the residual stream; all else only scales these logits by a common factor.
+    Effects through later layers are left out.
     """
     check_feature(transcoder, layer, feature)
     base: Any = model
-    norm, head = parts_of(model).final_norm, base.get_output_embeddings()
+    norm, head = architecture_of(model).final_norm, base.get_output_embeddings()
     weight = head.weight.float()
     written = transcoder.writes(layer)[feature].sum(0)
-    # large, so that the norm's epsilon does not count; a norm's answer to nothing is its bias
+    # large, so that the norm's epsilon is negligible; at zero a norm returns its bias
     stream = 1e3 * written / written.square().mean().sqrt().clamp_min(1e-30)
     both = norm(torch.stack([stream, torch.zeros_like(stream)]).to(head.weight.dtype)).float()
     logits = weight @ (both[0] - both[1])
-    logits = logits - logits.mean()  # a softmax does not see what all tokens have in common
+    logits = logits - logits.mean()  # softmax is invariant to a constant
     k = min(k, len(logits))
     raised, lowered = logits.topk(k), (-logits).topk(k)
     return PromotedTokens(
@@ -173,7 +178,7 @@ def check_feature(transcoder: Transcoder, layer: int, feature: int) -> None:
 def feature_text(
     name: str, data: tuple[str, ...] | None, tokens: int, tokenizer: PreTrainedTokenizerBase
 ) -> Batch | None:
-    """Rows to look for contexts in; none if there is no text."""
+    """Text to search for contexts; None if there is none."""
     if data is not None:
         context = min(info(name).context or 1024, 1024)
         return held_out_only(data, tokenizer, context, tokens=tokens)

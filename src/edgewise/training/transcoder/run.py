@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from edgewise.core.devices import synchronize
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch, Data
-from edgewise.measure.evaluation import parts, rows_at_once
+from edgewise.measure.forward import sequences_per_pass
+from edgewise.training.budget import Costs
 from edgewise.training.config import TrainerConfig
 from edgewise.training.data import is_slow
 from edgewise.training.diverged import Diverged
@@ -25,27 +28,29 @@ from edgewise.training.state import TrainingState
 from edgewise.training.transcoder.activations import stream_shares
 from edgewise.training.transcoder.config import TranscoderConfig
 from edgewise.training.transcoder.evaluation import Fit
-from edgewise.training.transcoder.mixing import MixedActivations, activations
 from edgewise.training.transcoder.objective import (
-    THRESHOLD_RATE,
+    THRESHOLD_LR_RATIO,
     Loss,
     Objective,
-    price,
-    rate_share,
+    l0_coefficient,
+    learning_rate_factor,
 )
+from edgewise.training.transcoder.shuffle import ShuffledActivations, activations
 from edgewise.training.transcoder.store import info_of, load_transcoder, sizes_of
-from edgewise.training.transcoder.transcoder import Transcoder, massive_limits
+from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo, massive_limits
 
 _CALIBRATION_TOKENS = 8192
+_EVALUATION_PASSES = 3.0
+"""Time of the evaluation at the end, in forward passes without logits over the same text: two passes with logits."""
 
 
 class StepMetrics(NamedTuple):
     """Of one step, over all processes."""
 
     mse: list[float]
-    """Of each layer, in shares of its variance."""
+    """Fraction of variance unexplained, per layer."""
     l0: list[float]
-    """Active features of a token, in each layer."""
+    """Active features per token, in each layer."""
 
 
 class TranscoderRun:
@@ -65,13 +70,13 @@ class TranscoderRun:
         self.host = model.to(accelerator.device).eval()  # pyright: ignore
         first_batch = self._first_batch()
         transcoder = self._first_transcoder(name, first_batch)
-        micro_batch = next(parts(first_batch, rows_at_once(first_batch), accelerator.device))
+        micro_batch = next(first_batch.micro_batches(sequences_per_pass(first_batch), accelerator.device))
         objective = Objective(transcoder, stream_shares(self.host, micro_batch).cpu())
         rate = config.rate_for(transcoder.width)
-        self.learning_rates = (rate, THRESHOLD_RATE * rate)
+        self.learning_rates = (rate, THRESHOLD_LR_RATIO * rate)
         self.batch_size = self._batch_size(transcoder)
         processes = accelerator.num_processes
-        self.batches = MixedActivations(
+        self.batches = ShuffledActivations(
             self.host, data.train, self.batch_size, config.seed, accelerator.process_index, processes
         )
         thresholds = [transcoder.log_threshold]
@@ -81,7 +86,7 @@ class TranscoderRun:
         optimizer = torch.optim.Adam(groups, lr=rate, fused=fused)
         self.model, self.optimizer = accelerator.prepare(objective, optimizer)
         self.state = TrainingState(self.batch_size * data.train.context)
-        self._validation_tokens = 0
+        self.validation_tokens = 0
         self._validation_activations: tuple[Tensor, Tensor] | None = None  # [L, n, D], [L, n, D]
 
     def _first_batch(self) -> Batch:
@@ -95,20 +100,21 @@ class TranscoderRun:
     def _first_transcoder(self, name: str, batch: Batch) -> Transcoder:
         """A new transcoder calibrated by a batch, or the one that the config says to start from."""
         config, start = self.config, self.config.start_from
-        given = None if start is None else load_transcoder(start)
-        usual = config.features_for(*sizes_of(self.host)) if given is None else given.features
-        info = info_of(self.host, name, config.features or usual)
-        if given is not None:
-            info = replace(info, massive=given.config.massive)
+        initial = None if start is None else load_transcoder(start)
+        default = config.features_for(*sizes_of(self.host)) if initial is None else initial.features
+        info = info_of(self.host, name, config.features or default)
+        if initial is not None:
+            info = replace(info, massive=initial.config.massive)
+        check_memory(info)
         transcoder = Transcoder(info, config.seed)
-        if given is None:
+        if initial is None:
             calibrate(transcoder, *activations(self.host, batch))
             return transcoder
         try:
-            transcoder.load_state_dict(given.state_dict())
+            transcoder.load_state_dict(initial.state_dict())
         except RuntimeError as error:
             raise EdgewiseError(
-                f"{start} has {given.layers} layers of {given.features} features and width {given.width}; "
+                f"{start} has {initial.layers} layers of {initial.features} features and width {initial.width}; "
                 f"a start for this run must have {info.layers} of {info.features} and width {info.width}"
             ) from error
         return transcoder
@@ -116,8 +122,8 @@ class TranscoderRun:
     def _batch_size(self, transcoder: Transcoder) -> int:
         """Sequences to a step: the config's, or about half as many tokens as a layer has features."""
         context, processes = self.data.train.context, self.accelerator.num_processes
-        usual = max(1, round(transcoder.features / 2 / context / processes)) * processes
-        batch_size = self.config.batch_size or usual
+        default = max(1, round(transcoder.features / 2 / context / processes)) * processes
+        batch_size = self.config.batch_size or default
         if batch_size % processes:
             raise EdgewiseError(
                 f"`batch_size={batch_size}` cannot be split evenly over {processes} processes"
@@ -132,9 +138,10 @@ class TranscoderRun:
     # ------------------------------------------------------------------------------------------------------ a step
 
     def _backward(self, planned_steps: int) -> Loss:
-        x, y = self.batches.take()
+        x, y = self.batches.next()
         ramped = self.config.start_from is None
-        loss: Loss = self.model(x, y, price(self.state.step, planned_steps, self.config.l0, ramped))
+        coefficient = l0_coefficient(self.state.step, planned_steps, self.config.l0, ramped)
+        loss: Loss = self.model(x, y, coefficient)
         self.accelerator.backward(loss.total)
         return loss
 
@@ -149,30 +156,33 @@ class TranscoderRun:
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
         if not math.isfinite(sum(metrics.mse)) or (norm is not None and not math.isfinite(float(norm))):
             raise Diverged("the loss or its gradient is not a number", self)
-        share = rate_share(self.state.step, self.state.planned_steps)
-        for group, highest in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
-            group["lr"] = highest * share
+        factor = learning_rate_factor(self.state.step, self.state.planned_steps)
+        for group, peak in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
+            group["lr"] = peak * factor
         self.optimizer.step()
         self.optimizer.zero_grad()
         return metrics
 
-    def measure_step(self) -> float:
-        """Seconds of a step, with its share of running the model. Nothing of the run changes."""
+    def measure_times(self) -> Costs:
+        """Time of a step, with its share of the model's forward passes, and of the evaluation at the end. The run's state is
+        unchanged."""
         seconds = []
         with self._rewinding_batches():
             for _ in range(5):
                 began = time.monotonic()
                 self._backward(max(1, self.state.planned_steps))
+                synchronize(self.accelerator.device)
                 seconds.append(time.monotonic() - began)
         self.optimizer.zero_grad()
-        fastest = min(seconds[1:])  # whatever else the machine does can only slow one down
-        with_model = fastest + max(0.0, seconds[0] - fastest) / self.batches.mixed
-        times: Tensor = self.accelerator.gather(torch.tensor([with_model], device=self.accelerator.device))  # pyright: ignore
-        return times.max().item()
+        fastest = min(seconds[1:])  # other processes can only slow a step down
+        refill, buffer_steps = max(0.0, seconds[0] - fastest), self.batches.buffer_steps
+        per_token = refill * self.accelerator.num_processes / (buffer_steps * self.state.tokens_per_step)
+        final = _EVALUATION_PASSES * per_token * self.data.held_out.ids.numel()
+        return Costs(fastest + refill / buffer_steps, validation=fastest, final=final)
 
     @contextmanager
     def _rewinding_batches(self) -> Iterator[None]:
-        """Inside a `with` block, batches begin with a new mixture; afterwards they are where they were."""
+        """Refill the shuffle buffer inside a `with` block; afterwards batches go on where they were."""
         state = copy.deepcopy(self.batches.state_dict())
         self.batches.load_state_dict({**state, "step": 0})
         try:
@@ -183,14 +193,14 @@ class TranscoderRun:
     # ------------------------------------------------------------------------------------------------ validation
 
     def choose_validation_text(self, trainer: TrainerConfig) -> None:
-        """Decide on how much held-out text validations are measured."""
-        self._validation_tokens = trainer.validation_tokens // (4 if is_slow(self.host, trainer) else 1)
+        """Decide how much held-out text validations read."""
+        self.validation_tokens = trainer.validation_tokens // (4 if is_slow(self.host, trainer) else 1)
 
     def validate(self) -> dict[str, Any]:
         """Explained variance and active features of each layer on held-out text, which is run through the model once."""
         if self._validation_activations is None:
             held_out = self.data.held_out
-            n_sequences = max(1, self._validation_tokens // held_out.ids.shape[1])
+            n_sequences = max(1, self.validation_tokens // held_out.ids.shape[1])
             self._validation_activations = activations(self.host, held_out.select(slice(n_sequences)))
         fit = Fit(self.transcoder)
         fit.add(*self._validation_activations)
@@ -207,7 +217,8 @@ class TranscoderRun:
 
     def logged(self, metrics: StepMetrics) -> dict[str, Any]:
         """A step's line of the log."""
-        return {"mse": sum(metrics.mse), "l0": sum(metrics.l0) / len(metrics.l0)}
+        rate = self.optimizer.param_groups[0]["lr"]
+        return {"mse": sum(metrics.mse), "l0": sum(metrics.l0) / len(metrics.l0), "learning_rate": rate}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -224,16 +235,27 @@ class TranscoderRun:
 
 @torch.no_grad()
 def calibrate(transcoder: Transcoder, x: Tensor, y: Tensor) -> None:  # [L, n, D], [L, n, D]
-    """Set the scales and the decoder's bias from activations on training text, and the limits of massive outputs."""
+    """Set scales, the decoder's bias and the limits of massive outputs from activations on training text."""
     limits = massive_limits(y)
     ordinary = (torch.linalg.vector_norm(y, dim=2) <= limits[:, None]).to(y)[..., None]  # [L, n, 1]
     if not ordinary.all():
         transcoder.config = replace(transcoder.config, massive=limits.tolist())
     count = ordinary.sum(1)
     mean = (y * ordinary).sum(1) / count
-    spread = ((y - mean[:, None]).square().mean(2, keepdim=True) * ordinary).sum((1, 2)) / count[:, 0]
-    spread = spread.sqrt().clamp_min(1e-12)
+    variance = ((y - mean[:, None]).square().mean(2, keepdim=True) * ordinary).sum((1, 2)) / count[:, 0]
+    scale = variance.sqrt().clamp_min(1e-12)
     norm = torch.linalg.vector_norm(x, dim=2).mean(1).clamp_min(1e-12)
     transcoder.input_scale.copy_(math.sqrt(transcoder.width) / norm)
-    transcoder.output_scale.copy_(spread)
-    transcoder.decoder_bias.copy_(mean / spread[:, None])
+    transcoder.output_scale.copy_(scale)
+    transcoder.decoder_bias.copy_(mean / scale[:, None])
+
+
+def check_memory(info: TranscoderInfo) -> None:
+    """Refuse more features than weights, gradients and Adam's moments have memory for."""
+    pairs = info.layers * (info.layers + 1) // 2 + info.layers
+    needed, memory = 16 * pairs * info.features * info.width, psutil.virtual_memory().total
+    if needed > memory:
+        raise EdgewiseError(
+            f"`features={info.features}` need {needed / 2**30:,.0f} GB to be trained, and there are {memory / 2**30:,.0f}; "
+            "give fewer"
+        )

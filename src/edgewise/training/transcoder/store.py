@@ -1,7 +1,6 @@
-"""A transcoder's folder: transcoder.safetensors and config.json; and whether it belongs to a model."""
+"""Save and load transcoders (transcoder.safetensors and config.json), and check that one belongs to a model."""
 
-import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.files import exists, is_folder, write_atomically, write_json
+from edgewise.core.schema import read_as, read_json
 from edgewise.gating.edge_gate import gate_config, gates_of
 from edgewise.models.architecture import decoder_layers
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
@@ -26,25 +27,21 @@ def save_transcoder(
 ) -> Path:
     """Write a transcoder. The config is written last: no config, no transcoder."""
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
+    if exists(folder) and not folder.is_dir():
         raise EdgewiseError(f"{folder} is a file; give a folder to save to")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
-    kept = ("input_scale", "output_scale")  # a handful of numbers, of any size
+    full_precision = ("input_scale", "output_scale")  # a handful of numbers, of any magnitude
     numbers = getattr(torch, dtype)
     state = {
-        name: tensor.detach().cpu().to(torch.float32 if name in kept else numbers).contiguous()
+        name: tensor.detach().cpu().to(torch.float32 if name in full_precision else numbers).contiguous()
         for name, tensor in transcoder.state_dict().items()
     }
     if not all(tensor.isfinite().all() for tensor in state.values()):
         raise EdgewiseError(f"the transcoder holds numbers that are not finite in {dtype}; it was not saved")
-    writing = folder / f"{WEIGHTS}.writing"
-    save_file(state, writing)
-    writing.replace(folder / WEIGHTS)
+    write_atomically(folder / WEIGHTS, lambda new: save_file(state, new))
     config = {"format": FORMAT, "kind": "cross-layer transcoder", **asdict(transcoder.config)}
-    writing = folder / f"{CONFIG}.writing"
-    writing.write_text(json.dumps(config, indent=2) + "\n")
-    writing.replace(folder / CONFIG)
+    write_json(folder / CONFIG, config, indent=2)
     return folder
 
 
@@ -54,12 +51,12 @@ def load_transcoder(folder: str | Path, model: nn.Module | None = None) -> Trans
     info = read_info(folder)
     if model is not None:
         check_belongs(folder, info, model)
+    _check_size(folder, info)
     transcoder = Transcoder(info)
     try:
         state = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
     except (SafetensorError, OSError) as error:
-        missing = "missing" if not (folder / WEIGHTS).is_file() else "truncated or damaged"
-        raise EdgewiseError(f"{folder}: {WEIGHTS} is {missing}; copy or train it again") from error
+        raise EdgewiseError(f"{folder}: {WEIGHTS} is truncated or damaged; copy or train it again") from error
     wanted = {name: tuple(tensor.shape) for name, tensor in transcoder.state_dict().items()}
     if wanted != {name: tuple(tensor.shape) for name, tensor in state.items()}:
         raise EdgewiseError(f"{folder}: {WEIGHTS} has other sizes than {CONFIG} says; the folder is damaged")
@@ -71,13 +68,25 @@ def load_transcoder(folder: str | Path, model: nn.Module | None = None) -> Trans
     return transcoder.eval()
 
 
+def _check_size(folder: Path, info: TranscoderInfo) -> None:
+    """Refuse a file that is missing, or too small for the sizes, before memory is allocated for them."""
+    decoders = info.layers * (info.layers + 1) // 2 * info.features * info.width
+    if not (folder / WEIGHTS).is_file():  # a pipe would be waited for
+        raise EdgewiseError(f"{folder}: {WEIGHTS} is missing; copy or train it again")
+    if (folder / WEIGHTS).stat().st_size < 2 * decoders:
+        raise EdgewiseError(
+            f"{folder}: {WEIGHTS} is truncated or damaged, or has other sizes than {CONFIG} says; copy or train it again"
+        )
+
+
 def read_info(folder: Path) -> TranscoderInfo:
     """What config.json says."""
+    path = folder / CONFIG
+    if not is_folder(folder) or not path.exists():
+        raise EdgewiseError(f"{str(folder)[:200]} holds no transcoder: there is no {CONFIG}")
     try:
-        config = json.loads((folder / CONFIG).read_text())
-    except FileNotFoundError:
-        raise EdgewiseError(f"{folder} holds no transcoder: there is no {CONFIG}") from None
-    except (OSError, ValueError) as error:
+        config = read_json(path, "transcoder")
+    except EdgewiseError as error:
         raise EdgewiseError(f"{folder}: {CONFIG} cannot be read ({first_line(error)})") from error
     if not isinstance(config, dict) or config.get("kind") != "cross-layer transcoder":
         raise EdgewiseError(f"{folder} holds no transcoder, but something else with a {CONFIG}")
@@ -85,17 +94,18 @@ def read_info(folder: Path) -> TranscoderInfo:
         raise EdgewiseError(
             f"{folder} was written by a newer edgewise (format {config.get('format')}); upgrade with pip"
         )
-    names = {each.name for each in fields(TranscoderInfo)}
     try:
-        info = TranscoderInfo(**{name: value for name, value in config.items() if name in names})
-        if not all(isinstance(n, int) and n > 0 for n in (info.layers, info.features, info.width)):
-            raise TypeError
-    except TypeError:
-        raise EdgewiseError(f"{folder}: {CONFIG} describes no transcoder; the folder is damaged") from None
+        info: TranscoderInfo = read_as(TranscoderInfo, path, "transcoder")
+        if min(info.layers, info.features, info.width) < 1:
+            raise EdgewiseError("sizes below 1")
+    except EdgewiseError as error:
+        raise EdgewiseError(
+            f"{folder}: {CONFIG} describes no transcoder ({first_line(error)}); the folder is damaged"
+        ) from error
     return info
 
 
-# ------------------------------------------------------------------------------------------------ whose it is
+# ------------------------------------------------------------------------------------------------ its model
 
 
 def info_of(model: nn.Module, name: str, features: int) -> TranscoderInfo:
@@ -141,9 +151,9 @@ def check_belongs(folder: Path, info: TranscoderInfo, model: nn.Module) -> None:
     if info.gated != is_gated(model):
         ours, theirs = ("sparse", "dense") if is_gated(model) else ("dense", "sparse")
         raise EdgewiseError(f"{folder} was trained on a {theirs} model, {info.model}; this one is {ours}")
-    found = fingerprint(model)
-    same = len(found) == len(info.fingerprint)
-    if not same or max(abs(a - b) for a, b in zip(found, info.fingerprint, strict=True)) > _TOLERANCE:
+    ours = fingerprint(model)
+    same = len(ours) == len(info.fingerprint)
+    if not same or max(abs(a - b) for a, b in zip(ours, info.fingerprint, strict=True)) > _TOLERANCE:
         raise EdgewiseError(
             f"{folder} was trained on {info.model}, whose weights are not those of this model"
         )

@@ -1,6 +1,6 @@
 """`train_transcoder`: plan a run, train, save the transcoder and its evaluation."""
 
-import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +11,24 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.console import Display
+from edgewise.core.files import output_folder, write_json
 from edgewise.gating.install import install
-from edgewise.measure.evaluation import evaluating
-from edgewise.models.architecture import parts_of
-from edgewise.models.checkpoint import load
+from edgewise.measure.forward import eval_mode
+from edgewise.models.linearise import check_traceable
+from edgewise.models.load import load
 from edgewise.models.registry import embedded_origin
 from edgewise.training import snapshot
-from edgewise.training.budget import StepTimes, check_token_limit, plan_steps
+from edgewise.training.budget import (
+    agreed,
+    begin_time,
+    check_time_limit,
+    check_token_limit,
+    plan_steps,
+    plan_validations,
+)
 from edgewise.training.callbacks import Callback
 from edgewise.training.config import TrainerConfig
-from edgewise.training.console import ProgressLine
+from edgewise.training.console import ProgressLine, print_resuming
 from edgewise.training.data import known_name, tokenizer_for, training_data
 from edgewise.training.distributed import make_accelerator
 from edgewise.training.log import Log
@@ -57,7 +65,7 @@ def train_transcoder(
     callbacks: Sequence[Callback] = (),
     display: Display | None = None,
 ) -> TranscoderResult:
-    """Train features that say what the MLPs of a model do, dense or sparse.
+    """Train a cross-layer transcoder of a model, dense or sparse.
 
     `model` is a name as for `edgewise.load`, or a loaded model, which stays as it is. `data` is a text, jsonl or parquet
     file, a folder of them, a name of the Hugging Face hub, a dataset object, or a `Data`; the shipped models bring their
@@ -66,7 +74,9 @@ def train_transcoder(
     >>> result = train_transcoder("pocket", config=TranscoderConfig(minutes=5, out="runs/pocket-transcoder"))
     >>> result.evaluation.explained_variance, result.evaluation.l0
     """
+    began = time.monotonic()
     config = replace(config or TranscoderConfig(), out=Path((config or TranscoderConfig()).out))
+    asked = config
     accelerator = make_accelerator()
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
     saved = open_run(config, WEIGHTS, display)
@@ -74,16 +84,17 @@ def train_transcoder(
         config = _resumed_config(config, saved)
     name = known_name(model)
     host = model if isinstance(model, PreTrainedModel) else load(model)
-    parts_of(install(host))  # says so if it cannot tell where the MLPs are
+    with eval_mode(install(host)):
+        check_traceable(host)
     tokenizer = tokenizer or tokenizer_for(name, data)
     origin = embedded_origin(name)
     text = training_data(origin.name if origin else name, data, config, host, tokenizer, trainer)
-    with evaluating(host):
+    with output_folder(config.out if accelerator.is_main_process else None), eval_mode(host):
         run = TranscoderRun(host, name, text, config, accelerator)
-        _restore_or_plan(run, saved, trainer, display)
         run.choose_validation_text(trainer)
+        final = _restore_or_plan(run, saved, trainer, display, began, asked)
         own = [Log(config.out / "log.jsonl"), ProgressLine(display, describe_step)]
-        stopped = Trainer(run, [*own, *callbacks], trainer.validations).fit()
+        stopped = Trainer(run, [*own, *callbacks], final).fit()
         return _finish(run, stopped, display)
 
 
@@ -94,26 +105,38 @@ def _resumed_config(config: TranscoderConfig, saved: Snapshot) -> TranscoderConf
 
 
 def _restore_or_plan(
-    run: TranscoderRun, saved: Snapshot | None, trainer: TrainerConfig, display: Display
-) -> None:
-    """Decide how many steps there will be, and say what will be done before it is begun."""
+    run: TranscoderRun,
+    saved: Snapshot | None,
+    trainer: TrainerConfig,
+    display: Display,
+    began: float,
+    asked: TranscoderConfig,
+) -> float:
+    """Decide how many steps there will be, and say what will be done before it is begun. Returns the seconds to leave for
+    the evaluation at the end. `began`: when this session began; `asked`: its config, in which a resumed run's limits are
+    set only if they are new."""
     config, state = run.config, run.state
     if saved is not None:
         check_same_text(run.data, saved)
         check_belongs(config.out, TranscoderInfo(**saved.content["transcoder"]), run.host)
         restore(run, saved)
-        begun = saved.content["config"]
-        if all(begun[limit] == getattr(config, limit) for limit in ("tokens", "minutes")):
-            display.print(
-                f"resuming {config.out} at step {state.step:,} of {state.planned_steps:,} "
-                f"({state.tokens / 1e6:.2f}M tokens)"
-            )
-            return
+        if asked.minutes is None and asked.tokens in (None, saved.content["config"]["tokens"]):
+            print_resuming(display, config.out, state)
+            return 0.0
     check_token_limit(config, state)
     with display.status("measuring a step"):
-        times = StepTimes(trainer.seconds_per_step or run.measure_step())
-    state.planned_steps = plan_steps(config, state, times)
-    print_plan(display, run, times)
+        costs = run.measure_times()
+    step, setup, final = agreed(
+        run.accelerator, trainer.seconds_per_step or costs.step, time.monotonic() - began, costs.final
+    )
+    costs = costs._replace(step=step, setup=setup, final=final)
+    begin_time(asked, state, setup)
+    state.planned_steps = plan_steps(config, state, costs)
+    check_time_limit(asked, costs, trainer)
+    state.validations = plan_validations(trainer, state, costs, run.validation_tokens)
+    state.planned_steps = plan_steps(config, state, costs, state.validations)
+    print_plan(display, run, costs)
+    return costs.final
 
 
 def _finish(run: TranscoderRun, stopped: str, display: Display) -> TranscoderResult:
@@ -129,7 +152,7 @@ def _finish(run: TranscoderRun, stopped: str, display: Display) -> TranscoderRes
     if run.accelerator.is_main_process:
         with snapshot.explained(config.out / snapshot.FOLDER, "the transcoder"):
             save_transcoder(transcoder, config.out, config.dtype)
-            (config.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+            write_json(config.out / "summary.json", summary, indent=2)
         print_result(display, measured, stopped, config.out)
     run.accelerator.wait_for_everyone()
     return TranscoderResult(transcoder, measured, summary, config.out)

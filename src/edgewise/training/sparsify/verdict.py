@@ -1,0 +1,44 @@
+"""Whether a twin has kept what it was held to, and what makes that doubtful."""
+
+from typing import NamedTuple
+
+from edgewise.measure.comparison import Comparison
+
+
+class Verdict(NamedTuple):
+    kept: bool
+    warnings: tuple[str, ...]
+    """Why the figures say less than they seem to; one line each."""
+
+
+def is_kept(delta_ce: float, kl: float, tolerance: float, constrains_kl: bool) -> bool:
+    """Whether loss and KL divergence are within the tolerance. Where only the loss is constrained, a loss that is lower than
+    the dense model's by more than the tolerance does not count: what the twin has gained by learning the text hides what it
+    has lost."""
+    if constrains_kl:
+        return delta_ce <= tolerance and kl <= tolerance
+    return abs(delta_ce) <= tolerance
+
+
+def judge(found: Comparison, tolerance: float, constrains_kl: bool) -> Verdict:
+    """Judge a twin by held-out text."""
+    warnings = []
+    if found.delta_ce < -tolerance:
+        warnings.append(
+            f"the twin's loss is {-found.delta_ce:.4f} nats lower than the dense model's: it has learned text that is "
+            "foreign to the dense model, and the loss hides what closed attention costs; KL from the dense model is "
+            f"{found.kl:.4f}"
+        )
+    if (needed := found.tokens_needed(tolerance)) > found.tokens:
+        warnings.append(
+            f"{found.tokens:,} held-out tokens are too few for a tolerance of {tolerance:g}: the loss difference has a "
+            f"standard error of {found.delta_ce_error:.4f}; give at least {_rounded(needed):,} tokens (as `valid`, or more "
+            "`data`)"
+        )
+    return Verdict(is_kept(found.delta_ce, found.kl, tolerance, constrains_kl), tuple(warnings))
+
+
+def _rounded(n: int) -> int:
+    """Up to two significant digits: an estimate."""
+    unit = 10 ** max(0, len(str(n)) - 2)
+    return -(-n // unit) * unit
