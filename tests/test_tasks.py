@@ -19,7 +19,9 @@ from edgewise.pocket import world
 from edgewise.pocket.tokenizer import pocket_tokenizer
 from edgewise.tasks import TASKS, Pair, Prompts, Task, make_task, read_task, score
 from edgewise.tasks import words as w
-from edgewise.tasks.drafts import EVENT_WORDINGS, IOI_OPENINGS, OPPOSITE_WORDINGS, OPPOSITES
+from edgewise.tasks.builtin import OPPOSITES
+from edgewise.tasks.generate import split_task
+from edgewise.tasks.lexicon import WHOLE
 from edgewise.tasks.measure import measure_task, measure_tasks
 
 # ------------------------------------------------------------------------------------- tokenizers of every kind
@@ -214,6 +216,27 @@ def test_the_same_seed_makes_the_same_task(name):
     assert again.pairs != make_task(name, pocket_tokenizer(), 20, seed=1).pairs
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_splits_have_words_and_wordings_of_their_own(name):
+    task = split_task(name, tokenizer_of("gpt2"), 12)
+    assert [len(numbers) for numbers in task.splits.values()] == [6, 6, 12]
+    texts = [{task.pairs[i].clean for i in numbers} for numbers in task.splits.values()]
+    assert not texts[0] & texts[1] and not (texts[0] | texts[1]) & texts[2]
+    names = [{word for text in of_split for word in text.split() if word in w.NAMES} for of_split in texts]
+    if name == "ioi":
+        assert all(names) and not names[0] & names[1] and not (names[0] | names[1]) & names[2]
+    if name != "copy":
+        beginnings = [{tuple(text.split()[:2]) for text in of_split} for of_split in texts]
+        assert name == "docstring" or not beginnings[0] & beginnings[2]
+
+
+def test_few_prompts_and_files_are_split_by_position(tmp_path):
+    tokenizer = tokenizer_of("gpt2")
+    assert split_task("ioi", tokenizer, 6).splits == {"fit": range(6)}
+    task = make_task("ioi", tokenizer, 20)
+    assert task.splits == {"fit": range(5), "validation": range(5, 10), "test": range(10, 20)}
+
+
 def test_both_orders_of_the_names_and_every_wording():
     pairs = task_of("gpt2", "ioi").pairs
     assert len({pair.positions["subject"] < pair.positions["indirect object"] for pair in pairs}) == 2
@@ -244,7 +267,11 @@ def _combination(name: str, words: tuple[str, ...]):
         return "copy", words[:8]
     if name == "docstring":
         return "docstring", words[5:13:2]
-    wordings = {"ioi": IOI_OPENINGS, "greater-than": EVENT_WORDINGS, "antonym": OPPOSITE_WORDINGS}[name]
+    wordings = {
+        "ioi": WHOLE.ioi_openings,
+        "greater-than": WHOLE.event_wordings,
+        "antonym": WHOLE.opposite_wordings,
+    }[name]
     for wording in wordings:
         pattern = re.escape(wording.partition("{later}")[0].partition("{answer}")[0].strip())
         slots: set[str] = set()
@@ -314,7 +341,7 @@ def test_slow_tokenizers_unknown_tasks_and_no_pairs():
         make_task("copy", Slow(), 10)
     with pytest.raises(EdgewiseError, match="no task 'coppy'; choose from copy, ioi"):
         make_task("coppy", pocket_tokenizer(), 10)
-    with pytest.raises(EdgewiseError, match="at least one pair, not 0"):
+    with pytest.raises(EdgewiseError, match="`n` must be at least 1, not 0"):
         make_task("copy", pocket_tokenizer(), 0)
 
 
@@ -456,7 +483,7 @@ def test_bad_lines_are_counted_and_bad_files_refused(tmp_path):
         read_task(file_of(tmp_path, "", ""), pocket_tokenizer())
     with pytest.raises(EdgewiseError, match=r"none\.jsonl cannot be read: No such file"):
         read_task(tmp_path / "none.jsonl", pocket_tokenizer())
-    with pytest.raises(EdgewiseError, match="cannot be read"):
+    with pytest.raises(EdgewiseError, match="is not a file with a task"):
         read_task(tmp_path, pocket_tokenizer())
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(EdgewiseError, match="not UTF-8"):
@@ -549,8 +576,8 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path):
         ("--task", str(bad)): "mine.jsonl, line 2: not JSON",
         ("--task", "none.jsonl"): "none.jsonl cannot be read",
         ("--task",): "name at least one task",
-        ("--n", "0"): "at least one pair",
-        ("--task", "ioi", "--n", "4", "--out", str(folder)): "cannot write",
+        ("--n", "0"): "--n must be at least 1",
+        ("--task", "ioi", "--n", "4", "--out", str(folder)): "is a folder; give a file",
     }.items():
         code, _, err = command("tasks", str(folder), *arguments)
         lines = [line for line in err.splitlines() if line.startswith("edgewise: ")]

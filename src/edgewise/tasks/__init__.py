@@ -7,7 +7,7 @@
 Modules:
     words, wordings   lists of words and sentences
     pairs             a task, its prompts as tensors, its metric
-    drafts            texts of the five tasks
+    builtin           texts of the five built-in tasks
     tokenization      texts as tokens with their spans
     align             pairs of texts as pairs of aligned tokens
     generate          tasks by name, made of drafts for a tokenizer

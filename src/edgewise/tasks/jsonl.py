@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.schema import read_text
 from edgewise.tasks.align import PairTexts, align
 from edgewise.tasks.pairs import Pair, Task
 from edgewise.tasks.tokenization import UnusablePrompt, check_fast, max_tokens
 
+MAX_LINES, MAX_BYTES = 10_000, 1 << 28
 KEYS = ("clean", "corrupt", "answer", "wrong")
 
 
@@ -23,12 +25,11 @@ def read_task(path: str | Path, tokenizer: Any, context: int | None = None) -> T
     """Read a task from a file; its metric is the logit difference. A file with a bad line is refused, naming the first."""
     check_fast(tokenizer)
     path = Path(path)
-    try:
-        lines = path.read_text("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise EdgewiseError(f"{path} is not a text file: it is not UTF-8") from error
-    except (OSError, ValueError) as error:
-        raise EdgewiseError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    lines = read_text(path, "task", max_bytes=MAX_BYTES).split("\n")
+    if len(lines) > MAX_LINES:
+        raise EdgewiseError(
+            f"{path} has {len(lines):,} lines; a task has at most {MAX_LINES:,} pairs, and hundreds are enough"
+        )
     pairs, refusals = [], {}
     for number, line in enumerate(lines, 1):
         if not line.strip():

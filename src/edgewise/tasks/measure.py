@@ -1,6 +1,5 @@
 """Measure a model's accuracy on tasks: `edgewise tasks`."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.files import write_json
+from edgewise.core.ranges import PromptCount, Seed, check_argument
 from edgewise.core.results import Result
 from edgewise.measure.forward import eval_mode
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
@@ -102,14 +104,16 @@ class TasksResult(Result):
 
     def save(self, folder: str | Path) -> Path:
         """Write tasks.json into a folder."""
-        path = Path(folder) / FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
-        return path
+        return write_json(Path(folder) / FILE, self.to_dict(), indent=2)
 
 
 def measure_tasks(
-    model: ModelsLike, tasks: Sequence[str] | None = None, n: int = 100, seed: int = 0
+    model: ModelsLike,
+    tasks: Sequence[str] | None = None,
+    n: PromptCount = 100,
+    seed: Seed = 0,
+    *,
+    display: Display | None = None,
 ) -> TasksResult:
     """Measure a model on tasks by name and on JSONL files; on all five if none is given.
 
@@ -118,10 +122,13 @@ def measure_tasks(
         tasks: Names of tasks and paths of JSONL files.
         n: Pairs of prompts of each task.
         seed: Seed of the prompts.
+        display: Where progress is shown; nowhere if not given.
 
     >>> measure_tasks("pocket", ["ioi", "mine.jsonl"])
     """
-    loaded = load_models(model)
+    check_argument("n", n, PromptCount)
+    check_argument("seed", seed, Seed)
+    loaded = load_models(model, display=display)
     if len(loaded) != 1:
         raise EdgewiseError(f"tasks are measured on one model at a time, not {len(loaded)}")
     made, impossible = _make_tasks(loaded, TASKS if tasks is None else tasks, n, seed)

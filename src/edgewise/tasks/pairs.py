@@ -9,6 +9,11 @@ from torch import Tensor
 from edgewise.core.errors import EdgewiseError
 
 Metric = Literal["logit difference", "probability difference"]
+Split = Literal["fit", "validation", "test"]
+"""Fit prompts choose the components of a circuit, validation prompts decide when a search stops, test prompts are held
+out."""
+MIN_SPLIT = 16
+"""Pairs below which a task that does not say how it is split is not split: all of them are fit prompts."""
 PADDING = 0
 """Any token id will do: padding is on the right, where a causal model does not see it."""
 
@@ -51,6 +56,22 @@ class Task:
     pairs: tuple[Pair, ...]
     skipped: dict[str, int]
     """Reasons for which drafts were skipped, and how many (of `copy`: words)."""
+    sizes: tuple[int, int, int] | None = None
+    """Pairs for fit, validation and test, in this order; a quarter, a quarter and the rest if not given."""
+
+    @property
+    def splits(self) -> dict[Split, range]:
+        """The numbers of the pairs of each split; a split without pairs is missing."""
+        n = len(self.pairs)
+        fit, validation, test = self.sizes or (
+            (n, 0, 0) if n < MIN_SPLIT else (n // 4, n // 4, n - 2 * (n // 4))
+        )
+        ranges: dict[Split, range] = {
+            "fit": range(fit),
+            "validation": range(fit, fit + validation),
+            "test": range(fit + validation, fit + validation + test),
+        }
+        return {split: numbers for split, numbers in ranges.items() if numbers}
 
     def prompts(self, device: torch.device | str = "cpu") -> Prompts:
         """All pairs as tensors."""
@@ -66,6 +87,16 @@ class Task:
             columns=_padded([pair.answer_ids + pair.wrong_ids for pair in self.pairs], PADDING, device),
             signs=_padded(signs, 0.0, device),
         )
+
+
+def shuffle_answers(prompts: Prompts, seed: int) -> Prompts:
+    """The prompts with answers of other prompts, right and wrong exchanged in every other one: a control without meaning,
+    whose mean effect is about 0. Without the exchange, the years after one year would be mostly right after another."""
+    n = len(prompts.last)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    answers_of = torch.empty_like(order).index_copy(0, order, order.roll(1)).to(prompts.columns.device)
+    exchange = torch.ones(n, 1).index_fill(0, order[::2], -1.0).to(prompts.signs)
+    return prompts._replace(columns=prompts.columns[answers_of], signs=prompts.signs[answers_of] * exchange)
 
 
 def _padded(sequences: list, padding: float, device: torch.device | str) -> Tensor:  # -> [n, longest]

@@ -9,11 +9,15 @@ Span = tuple[int, int]
 """First character and the one after the last, of a word or a token in its text."""
 
 
+_MAX_CASE = 300
+
+
 class UnusablePrompt(Exception):
     """A text that a tokenizer cannot express as a task needs it: a reason, which many texts may share, and this case."""
 
     def __init__(self, reason: str, case: str):
-        super().__init__(f"{reason} ({case})")
+        shown = case if len(case) <= _MAX_CASE else f"{case[:_MAX_CASE]} ..."
+        super().__init__(f"{reason} ({shown})")
         self.reason = reason
 
 

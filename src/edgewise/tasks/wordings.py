@@ -1,7 +1,7 @@
 """Sentences of the tasks, with slots in braces and a space around every mark, and all words that occur in them.
 
 Embedded models are trained on sentences of the same words and wordings (`edgewise.pocket`); the tasks write them with the
-spacing of ordinary text, for any tokenizer (`drafts`).
+spacing of ordinary text, for any tokenizer (`builtin`).
 """
 
 from edgewise.tasks import words as w

@@ -1,4 +1,4 @@
-"""Texts of the five tasks, with named slots that hold one word in the clean prompt and may hold another in the corrupt one.
+"""Texts of the built-in tasks. A named slot holds one word in the clean prompt, and may hold another in the corrupt one.
 
 They are made of the lists in `words` and `wordings`, with the spacing of ordinary text: one text serves GPT-2, a llama
 and the pocket model, whose tokenizer splits marks and pairs of digits by itself.
@@ -22,6 +22,7 @@ from random import Random
 from edgewise.tasks import wordings
 from edgewise.tasks import words as w
 from edgewise.tasks.align import PairTexts
+from edgewise.tasks.lexicon import WHOLE, Lexicon
 from edgewise.tasks.tokenization import Span
 
 PERIOD = 8
@@ -30,9 +31,6 @@ ARGUMENTS, DOCUMENTED = 4, 2
 CORRUPT_YEAR, YEARS = 2, range(20, wordings.LAST_START_YEAR + 1)
 DIGITS, TENS = "0123456789", range(2, 9)
 
-IOI_OPENINGS = wordings.IOI_OPENINGS[:2]
-EVENT_WORDINGS = (wordings.EVENT_WORDINGS[0], wordings.EVENT_WORDINGS[2])
-OPPOSITE_WORDINGS = (wordings.RELATION_WORDINGS[0], wordings.RELATION_WORDINGS[6])
 OPPOSITES = w.RELATIONS["opposite"]
 
 
@@ -87,12 +85,13 @@ def copy(rng: Random, lead: str, words: Sequence[str]) -> Draft:
     )
 
 
-def ioi(rng: Random) -> Draft:
+def ioi(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     """Slots: `subject` and `indirect object`, where the two are named first, in either order; `second subject`."""
-    subject, other = rng.sample(w.NAMES, 2)
-    thing, place, verb = rng.choice(w.OBJECTS), rng.choice(w.PLACES), rng.choice(w.GIFT_VERBS)
+    subject, other = rng.sample(lexicon.names, 2)
+    thing, place = rng.choice(lexicon.objects), rng.choice(lexicon.places)
+    verb = rng.choice(w.GIFT_VERBS)
     a, b = rng.sample(["{subject}", "{indirect object}"], 2)
-    opening = _natural(rng.choice(IOI_OPENINGS)).format(a=a, b=b, place=place)
+    opening = _natural(rng.choice(lexicon.ioi_openings)).format(a=a, b=b, place=place)
     return Draft(
         template=f"{opening} {{second subject}} {verb} a {thing} to",
         slots={
@@ -107,10 +106,10 @@ def ioi(rng: Random) -> Draft:
     )
 
 
-def greater_than(rng: Random) -> Draft:
+def greater_than(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     """Slot: `year`, the last two digits of the first year."""
-    event, century, year = rng.choice(w.EVENTS), rng.choice(w.CENTURIES), rng.choice(YEARS)
-    before = _natural(rng.choice(EVENT_WORDINGS)).partition("{later}")[0]
+    event, century, year = rng.choice(lexicon.events), rng.choice(w.CENTURIES), rng.choice(YEARS)
+    before = _natural(rng.choice(lexicon.event_wordings)).partition("{later}")[0]
     return Draft(
         template=before.format(event=event, c=century, first="{year}"),
         slots={"year": (w.NUMBERS[year], w.NUMBERS[CORRUPT_YEAR])},
@@ -121,15 +120,15 @@ def greater_than(rng: Random) -> Draft:
     )
 
 
-def greater_than_by_digits(rng: Random) -> Draft:
+def greater_than_by_digits(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     """Slot: `tens`, the third digit of the first year; the answer is that of the later one."""
     event, century, tens, ones = (
-        rng.choice(w.EVENTS),
+        rng.choice(lexicon.events),
         rng.choice(w.CENTURIES),
         rng.choice(TENS),
         rng.choice(DIGITS),
     )
-    before = _natural(rng.choice(EVENT_WORDINGS)).partition("{later}")[0]
+    before = _natural(rng.choice(lexicon.event_wordings)).partition("{later}")[0]
     return Draft(
         template=before.format(event=event, c=century, first="{tens}" + ones),
         slots={"tens": (DIGITS[tens], DIGITS[0])},
@@ -140,18 +139,18 @@ def greater_than_by_digits(rng: Random) -> Draft:
     )
 
 
-def docstring(rng: Random) -> Draft:
+def docstring(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     """Slots: `before` and `answer`, neighbours in the signature; `documented`, where the first of them is described."""
-    drawn = rng.sample(w.ARGUMENTS, 2 * ARGUMENTS)
+    drawn = rng.sample(lexicon.arguments, 2 * ARGUMENTS)
     clean, corrupt = drawn[:ARGUMENTS], drawn[ARGUMENTS:]
     names = [f"argument {i}" for i in range(1, ARGUMENTS + 1)]
     names[DOCUMENTED - 1 : DOCUMENTED + 1] = "before", "answer"
     signature = ", ".join(f"{{{name}}}" for name in names)
-    described = [" ".join(rng.choices(w.DESCRIPTIONS, k=2)) for _ in range(DOCUMENTED)]
+    described = [" ".join(rng.choices(lexicon.descriptions, k=2)) for _ in range(DOCUMENTED)]
     written = [*clean[: DOCUMENTED - 1], "{documented}"]
     lines = [f"    :param {name}: {text}\n" for name, text in zip(written, described, strict=True)]
-    summary = " ".join(rng.choices(w.DESCRIPTIONS, k=3))
-    head = f'def {rng.choice(w.FUNCTIONS)}(self, {signature}):\n    """{summary}\n\n'
+    summary = " ".join(rng.choices(lexicon.descriptions, k=3))
+    head = f'def {rng.choice(lexicon.functions)}(self, {signature}):\n    """{summary}\n\n'
     last = clean[DOCUMENTED - 1]
     return Draft(
         template=f"{head}{''.join(lines)}    :param",
@@ -163,9 +162,9 @@ def docstring(rng: Random) -> Draft:
     )
 
 
-def antonym(rng: Random) -> Draft:
+def antonym(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     """Slot: `word`, whose opposite is the answer."""
-    wording, word = rng.choice(OPPOSITE_WORDINGS), rng.choice(list(OPPOSITES))
+    wording, word = rng.choice(lexicon.opposite_wordings), rng.choice(list(OPPOSITES))
     answer = OPPOSITES[word]
     other = rng.choice([x for x in OPPOSITES if OPPOSITES[x] != answer and x != answer])
     before = _natural(wording).partition("{answer}")[0]

@@ -1,0 +1,57 @@
+"""What drafts are made of: all words and the standard wordings, or those of one split, which shares none with the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from edgewise.tasks import wordings
+from edgewise.tasks import words as w
+from edgewise.tasks.pairs import Split
+
+T = TypeVar("T")
+SPLITS: tuple[Split, ...] = ("fit", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Words and wordings to draw from."""
+
+    names: Sequence[str]
+    objects: Sequence[str]
+    places: Sequence[str]
+    events: Sequence[str]
+    functions: Sequence[str]
+    arguments: Sequence[str]
+    descriptions: Sequence[str]
+    ioi_openings: Sequence[str]
+    event_wordings: Sequence[str]
+    opposite_wordings: Sequence[str]
+
+
+WHOLE = Lexicon(
+    w.NAMES, w.OBJECTS, w.PLACES, w.EVENTS, w.FUNCTIONS, w.ARGUMENTS, w.DESCRIPTIONS,
+    ioi_openings=wordings.IOI_OPENINGS[:2],
+    event_wordings=(wordings.EVENT_WORDINGS[0], wordings.EVENT_WORDINGS[2]),
+    opposite_wordings=(wordings.RELATION_WORDINGS[0], wordings.RELATION_WORDINGS[6]),
+)  # fmt: skip
+_EVENTS = (0, 2, 5)
+_OPPOSITES = ((0, 1), (6, 3), (4, 7))
+
+
+def lexicon_of(split: Split | None) -> Lexicon:
+    """The words and wordings of a split. Antonyms are told apart by wordings only: there are too few pairs to divide."""
+    if split is None:
+        return WHOLE
+    number = SPLITS.index(split)
+    lists = (w.NAMES, w.OBJECTS, w.PLACES, w.EVENTS, w.FUNCTIONS, w.ARGUMENTS, w.DESCRIPTIONS)
+    return Lexicon(
+        *(share_of(words, split) for words in lists),
+        ioi_openings=[wordings.IOI_OPENINGS[number]],
+        event_wordings=[wordings.EVENT_WORDINGS[_EVENTS[number]]],
+        opposite_wordings=[wordings.RELATION_WORDINGS[i] for i in _OPPOSITES[number]],
+    )
+
+
+def share_of(words: Sequence[T], split: Split | None) -> Sequence[T]:
+    """Every third word; all of them without a split."""
+    return words if split is None else words[SPLITS.index(split) :: len(SPLITS)]
