@@ -18,16 +18,20 @@ from typing import Any
 import edgewise
 from edgewise.circuits.find import find_circuit
 from edgewise.circuits.result import CircuitResult
-from edgewise.tasks import TASKS, make_task
-from edgewise.training.sparsify.controls import TOP_K, control_folder, load_control, masked
+from edgewise.tasks import TASKS
+from edgewise.tasks.generate import split_task
+from edgewise.training.sparsify.control_store import control_folder, load_control
+from edgewise.training.sparsify.masks import TOP_K, masked
 
 SEEDS = (0, 1, 2)
 CONTROLS = ("random", *TOP_K)
 NONE = "none"
 ROWS = {
-    "heads": "heads",
+    "heads": "heads, prefix",
+    "heads_minimal": "heads, minimal",
     "heads_per_prompt": "heads, each prompt's own",
-    "edges": "edges",
+    "edges": "edges, prefix",
+    "edges_minimal": "edges, minimal",
     "edges_per_prompt": "edges, each prompt's own",
     "head_head_edges": "pairs of heads joined",
     "open_token_edges": "token edges open",
@@ -79,7 +83,7 @@ def analyse(out: Path, prompts: int, seeds: tuple[int, ...]) -> None:
             continue
         model, mask = subject.load()
         for name in wanted:
-            task = make_task(name, tokenizer, prompts)
+            task = split_task(name, tokenizer, prompts)
             config = edgewise.CircuitConfig(task=name, prompts=prompts)
             with masked(model, mask):
                 circuit = find_circuit(model, task, config, name=subject.name)

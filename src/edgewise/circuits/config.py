@@ -1,15 +1,13 @@
 """Configuration of a circuit search: one dataclass for the API, the command line and its help."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from edgewise.core.errors import EdgewiseError
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+from edgewise.core.quantities import byte_count
+from edgewise.core.ranges import MEMORY, IntegrationSteps, OpenShare, PromptCount, Seed, check_fields
 
 
 @dataclass(frozen=True)
@@ -20,34 +18,33 @@ class CircuitConfig:
     """copy, ioi, greater-than, docstring, antonym, or a JSONL file of clean, corrupt, answer, wrong."""
     out: Path | None = None
     """Folder for circuit.json and its figures."""
-    prompts: int = 32
-    """Pairs of clean and corrupt prompts."""
-    threshold: float = 0.9
+    prompts: PromptCount = 32
+    """Pairs of clean and corrupt prompts to search on: one half chooses components, the other decides when to stop. As
+    many more, from 8 on, are held out for what is reported."""
+    threshold: OpenShare = 0.9
     """Share of the effect, clean minus corrupt, that a circuit must explain (faithfulness)."""
     edges: bool = True
     """Also find edges between components; `edges=False` finds heads and token edges only."""
-    ig_steps: int = 5
+    minimal: bool = True
+    """Also search jointly for the minimal circuit of heads; `minimal=False` measures prefixes of rankings only."""
+    minimal_edges: bool = False
+    """Also search jointly for the minimal circuit of edges, which takes minutes per model and task."""
+    scrutiny: bool = True
+    """Also put minimal circuits to scrutiny: several starts, bootstrap samples, controls."""
+    ig_steps: IntegrationSteps = 5
     """Integration steps of EAP-IG, by which edges are ranked; 1 is EAP."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the prompts."""
-    max_memory: Annotated[str, tyro.conf.arg(metavar="N")] = "2G"
+    max_memory: Annotated[str, MEMORY, tyro.conf.arg(metavar="N")] = "2G"
     """Memory for patched activations: 500M, 2G."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise EdgewiseError(f"`threshold` must be between 0 and 1, not {self.threshold}")
-        for name in ("prompts", "ig_steps"):
-            if getattr(self, name) < 1:
-                raise EdgewiseError(f"`{name}` must be positive, not {getattr(self, name)}")
-        _ = self.max_bytes
+        check_fields(self)
 
     @property
     def max_bytes(self) -> int:
         """`max_memory` in bytes."""
-        amount = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)I?B?", self.max_memory.strip().upper())
-        if not amount or not float(amount[1]):
-            raise EdgewiseError(f"`max_memory` {self.max_memory!r} is no amount of memory; write 500M or 2G")
-        return int(float(amount[1]) * _UNITS[amount[2]])
+        return byte_count(self.max_memory)
 
     @property
     def method(self) -> str:

@@ -6,13 +6,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from edgewise.circuits.find_minimal import explained_on_splits
+from edgewise.circuits.objective import Objective, weighted_share
 from edgewise.circuits.replay import Replay
-from edgewise.circuits.result import ComponentCircuit, Curve
+from edgewise.circuits.result import Curve, PrefixCircuit
+from edgewise.circuits.search import Search
 
 KeepBest = Callable[[Tensor, Tensor], Tensor]
 """Ranks of m components, int64 [n, m], and counts k, int64 [points, n] -> metric, [points, n], when each prompt keeps the
 components of rank below k and all others have corrupt activations."""
-Explained = Callable[[Tensor], Tensor]
+SharesAt = Callable[[Tensor], Tensor]
 """Counts, int64 [points, rankings] -> share of the effect, [points, rankings]."""
 
 _CUTS = 4  # points inside an interval that is refined
@@ -30,18 +33,23 @@ def ranks(importance: Tensor) -> Tensor:  # [..., m] -> int64 [..., m]
     return importance.argsort(dim=-1, descending=True, stable=True).argsort(-1)
 
 
-def measure_circuit(
-    replay: Replay, keep_best: KeepBest, order: Ranks, names: list[tuple[str, float]], threshold: float
-) -> ComponentCircuit:
+def measure_prefix(
+    search: Search,
+    objective: Objective,
+    keep_best: KeepBest,
+    order: Ranks,
+    names: list[tuple[str, float]],
+) -> PrefixCircuit:
     """Measure the curve of the pooled ranking and the circuit sizes that reach the threshold.
 
     names: Components with their importance, in the pooled order.
     """
-    curve, needed = pooled_curve(replay, keep_best, order.pooled, threshold)
-    return ComponentCircuit(
-        total=order.pooled.shape[0],
+    replay, threshold = search.replay, search.config.threshold
+    sizes = [of.n for split, of in search.splits.items() if split != "test"]
+    curve, needed = pooled_curve(replay, sizes, keep_best, order.pooled, threshold)
+    return PrefixCircuit(
         needed=needed,
-        faithfulness=curve.explained[curve.counts.index(needed)],
+        explained=explained_on_splits(objective, order.pooled.cpu() < needed),
         needed_per_prompt=needed_per_prompt(replay, keep_best, order.per_prompt, threshold),
         curve=curve,
         ranking=names,
@@ -49,21 +57,26 @@ def measure_circuit(
 
 
 def pooled_curve(
-    replay: Replay, keep_best: KeepBest, pooled: Tensor, threshold: float
+    replay: Replay, sizes: list[int], keep_best: KeepBest, pooled: Tensor, threshold: float
 ) -> tuple[Curve, int]:  # pooled: int64 [m]
-    """The curve of one ranking for all prompts, and the smallest count that reaches the threshold."""
-    shares_of_prompts: dict[int, Tensor] = {}  # by count, [n]
+    """The curve of one ranking for all prompts, and the smallest count that reaches the threshold on each split of them,
+    of `sizes` prompts."""
+    scores_at: dict[int, Tensor] = {}  # by count, [n]
 
-    def explained(counts: Tensor) -> Tensor:  # [points, 1] -> [points, 1]
+    def least_explained(counts: Tensor) -> Tensor:  # [points, 1] -> [points, 1]
         scores = keep_best(pooled.expand(replay.n, -1), counts.expand(-1, replay.n))
-        shares_of_prompts.update(zip(counts[:, 0].tolist(), replay.explained(scores).cpu(), strict=True))
-        return replay.mean_explained(scores)[:, None].cpu()
+        scores_at.update(zip(counts[:, 0].tolist(), scores, strict=True))
+        splits = zip(
+            (scores - replay.corrupt.scores).split(sizes, 1), replay.effect.split(sizes), strict=True
+        )
+        return torch.stack([weighted_share(x, effect) for x, effect in splits], 1).amin(1, keepdim=True).cpu()
 
-    refined = refine(explained, len(pooled), 1, threshold)
-    counts, shares, smallest = (x.flatten().tolist() for x in refined)
-    per_prompt = torch.stack([shares_of_prompts[count] for count in counts]).double()  # [points, n]
-    lower, upper = (per_prompt.quantile(q, 1).tolist() for q in (0.25, 0.75))
-    return Curve(counts, shares, lower, upper), smallest[0]
+    refined = refine(least_explained, len(pooled), 1, threshold)
+    counts = refined.counts.flatten().tolist()
+    scores = torch.stack([scores_at[count] for count in counts])  # [points, n]
+    shares = replay.mean_explained(scores).cpu().tolist()
+    lower, upper = (replay.explained(scores).cpu().double().quantile(q, 1).tolist() for q in (0.25, 0.75))
+    return Curve(counts, shares, lower, upper), int(refined.smallest)
 
 
 def needed_per_prompt(replay: Replay, keep_best: KeepBest, order: Tensor, threshold: float) -> list[int]:
@@ -83,7 +96,7 @@ class Refined(NamedTuple):
     smallest: Tensor  # int64 [rankings]
 
 
-def refine(explained: Explained, total: int, rankings: int, threshold: float) -> Refined:
+def refine(explained: SharesAt, total: int, rankings: int, threshold: float) -> Refined:
     """Measure curves on a grid, then, where each first crosses the threshold, at finer and finer counts down to 1.
 
     A crossing that comes and goes between two points of the grid is not seen.

@@ -80,17 +80,18 @@ def _module_gradients(replay: Replay, parts: Architecture, embedding: Tensor) ->
 
     with torch.enable_grad(), ExitStack() as stack:
         for layer, outputs in zip(parts.layers, projections, strict=True):
-            stack.enter_context(record_input(layer.norm_1, read))
-            stack.enter_context(record_input(layer.norm_2, read_by_mlp))
+            stack.enter_context(record_input(layer.attention_reader, read))
+            stack.enter_context(record_input(layer.mlp_reader, read_by_mlp))
             for projection in layer.projections:
                 stack.enter_context(replace_output(projection, lambda y, outputs=outputs: keep(y, outputs)))
-            stack.enter_context(replace_input(layer.mlp, lambda x: keep(x, mlps)))
+            stack.enter_context(replace_input(layer.mlp_in, lambda x: keep(x, mlps)))
         stack.enter_context(replace_input(parts.final_norm, lambda x: keep(x, final)))
         metric = replay.scores(0, embedding[None], all_positions=True)[0].sum()
         flat = [y for outputs in projections for y in outputs]
         gradients = iter(torch.autograd.grad(metric, [*flat, *mlps, *final]))
     of_projections = [[next(gradients) for _ in outputs] for outputs in projections]
-    of_mlps = [next(gradients) for _ in mlps]
+    of_mlps = [next(gradients).view_as(embedding) for _ in mlps]
+    read_by_mlp = [x.view_as(embedding) for x in read_by_mlp]
     return _ModuleGradients(of_projections, of_mlps, next(gradients), read, read_by_mlp)
 
 

@@ -3,13 +3,15 @@ wrote in the corrupt run. With all edges kept that is the clean run, with none t
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from edgewise.circuits.streams import EdgeRuns, head_writes
+from edgewise.circuits.streams import EdgeRuns, HeadWrites
 from edgewise.circuits.wiring import INPUTS, LayerWiring
-from edgewise.models.architecture import Layer, weight_and_bias
+from edgewise.models.architecture import Layer
 from edgewise.models.hooks import replace_input, replace_output
 
 
@@ -26,7 +28,7 @@ def scores_with_edges(runs: EdgeRuns, keep: Tensor) -> Tensor:  # [n, sources, t
             replace_input(parts.final_norm, lambda _: patched.read(runs.corrupt.final, logits)[:, 0])
         )
         hidden = replay.clean.hidden[0][None]
-        return replay.scores(0, hidden, patched.write_heads, all_positions=True)[0]
+        return replay.scores(0, hidden, patched.writes.before_post_norm, all_positions=True)[0]
 
 
 class _PatchedStream:
@@ -38,6 +40,7 @@ class _PatchedStream:
         self.keep = (keep.to(written) * runs.wiring.exists.to(keep.device)).transpose(1, 2)
         self.difference = torch.zeros_like(written)  # [n, sources, t, D]
         self.difference[:, 0] = runs.replay.clean.hidden[0] - written[:, 0]
+        self.writes = HeadWrites(runs.wiring.parts, self._write_heads)
 
     def read(self, corrupt: Tensor, targets: slice, sources: int | None = None) -> Tensor:
         """Inputs of `targets`, [n, targets, t, D], which the first `sources` sources come before: `corrupt`, [n, t, D],
@@ -46,13 +49,14 @@ class _PatchedStream:
         along = self.keep[:, targets, :sources] @ difference.flatten(2)
         return corrupt[:, None] + along.unflatten(2, difference.shape[2:])
 
-    def write_heads(self, number: int, y: Tensor) -> None:  # [n, heads, t, d]
-        layer = self.runs.wiring.parts.layers[number]
-        written = head_writes(layer, y - self.runs.replay.corrupt.outputs[number])
-        self.difference[:, self.runs.wiring.layers[number].head_sources] = written
+    def _write_heads(self, number: int, written: Tensor) -> None:  # [n, heads, t, D]
+        heads = self.runs.wiring.layers[number].head_sources
+        self.difference[:, heads] = written - self.runs.corrupt.written[:, heads]
 
-    def write_mlp(self, source: int, y: Tensor) -> None:  # [n, t, D]
-        self.difference[:, source] = y - self.runs.corrupt.written[:, source]
+    def write_mlp(self, source: int, multiplier: float, y: Any) -> None:  # [n, t, D]
+        y = y if isinstance(y, Tensor) else y[0]
+        corrupt = self.runs.corrupt.written[:, source]
+        self.difference[:, source] = multiplier * y.reshape(corrupt.shape) - corrupt
 
 
 def _patch_layer(
@@ -63,36 +67,52 @@ def _patch_layer(
     def attention_reads() -> Tensor:  # -> [n, inputs, t, D]
         return patched.read(corrupt.read[number], numbers.input_targets, numbers.source)
 
-    def mlp_reads(_: Tensor) -> Tensor:  # -> [n, t, D]
+    def mlp_reads(x: Tensor) -> Tensor:  # -> [n, t, D]
         mlp = slice(numbers.mlp_target, numbers.mlp_target + 1)
-        return patched.read(corrupt.read_by_mlp[number], mlp, numbers.mlp_source)[:, 0]
+        read = patched.read(corrupt.read_by_mlp[number], mlp, numbers.mlp_source)[:, 0]
+        return layer.norm_2(read).view_as(x)
 
-    stack.enter_context(_separate_inputs(layer, attention_reads))
-    stack.enter_context(replace_input(layer.norm_2, mlp_reads))
-    stack.enter_context(replace_output(layer.mlp, lambda y: patched.write_mlp(numbers.mlp_source, y)))
+    stack.enter_context(separate_inputs(layer, attention_reads))
+    stack.enter_context(patched.writes.after_post_norm(number))
+    stack.enter_context(replace_input(layer.mlp_in, mlp_reads))
+    write = partial(patched.write_mlp, numbers.mlp_source, layer.multiplier)
+    stack.enter_context(replace_output(layer.mlp_writer, write))
 
 
 @contextmanager
-def _separate_inputs(layer: Layer, inputs: Callable[[], Tensor]) -> Iterator[None]:
-    """Compute each head's query, key and value from an input of its own, [n, inputs, t, D]."""
-    outputs: dict[int, Tensor] = {}  # of the projections, by their number
+def separate_inputs(
+    layer: Layer, inputs: Callable[[], Tensor], targets: Tensor | None = None
+) -> Iterator[None]:
+    """Compute each head's query, key and value from an input of its own, [n, inputs, t, D].
 
-    def project(host: Tensor) -> None:
-        normed, first = layer.norm_1(inputs()), 0
-        for kind in INPUTS:
-            weight, bias = layer.weights(kind)
-            heads = normed[:, first : first + len(weight)] @ weight.to(normed)  # [n, heads, t, d]
-            first += len(weight)
-            heads = heads if bias is None else heads + bias.to(normed)
-            number, columns = layer.columns[kind]
-            width = weight_and_bias(layer.projections[number])[0].shape[0]
-            output = outputs.setdefault(number, host.new_empty(*host.shape[:2], width))
-            output[..., columns.flatten()] = heads.transpose(1, 2).flatten(2)
+    targets: Bool, of the layer's queries, keys and values: those that `inputs` has an input for; the others are as the
+    host computes them. All of them if not given.
+    """
+    normed: list[Tensor] = []
+    waiting: set[int] = set()  # projections that were not called yet
 
     def replace(number: int, host: Tensor) -> Tensor:
-        if not outputs:  # the first projection to be called computes all of them
-            project(host)
-        return outputs.pop(number)
+        if not normed:
+            normed.append(layer.norm_1(inputs()))
+            waiting.update(range(len(layer.projections)))
+        output = torch.empty_like(host) if targets is None else host.clone()
+        first = place = 0
+        for kind in INPUTS:
+            weight, bias = layer.weights(kind)
+            which, columns = layer.columns[kind]
+            if targets is not None:
+                own = targets[place : place + len(weight)]
+                place += len(weight)
+                weight, columns, bias = weight[own], columns[own], None if bias is None else bias[own]
+            if which == number:
+                heads = normed[0][:, first : first + len(weight)] @ weight.to(host)  # [n, heads, t, d]
+                heads = heads if bias is None else heads + bias.to(host)
+                output[..., columns.flatten()] = heads.transpose(1, 2).flatten(2)
+            first += len(weight)
+        waiting.discard(number)
+        if not waiting:
+            normed.clear()
+        return output
 
     with ExitStack() as stack:
         for number, projection in enumerate(layer.projections):

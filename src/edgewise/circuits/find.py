@@ -1,12 +1,15 @@
 """Find a task's circuit in one model, or in a dense model and its sparse twin."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from edgewise.circuits.config import CircuitConfig
-from edgewise.circuits.edges import find_edges
-from edgewise.circuits.heads import find_heads
+from edgewise.circuits.edges import EdgeCircuit, find_edges
+from edgewise.circuits.find_minimal import Interrupted
+from edgewise.circuits.heads import find_heads, patch_all_heads
 from edgewise.circuits.memory import copies_at_once, peak_memory
 from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
 from edgewise.circuits.replay import Replay, record
@@ -16,12 +19,14 @@ from edgewise.circuits.streams import wiring_of
 from edgewise.circuits.token_edges import find_token_edges
 from edgewise.circuits.wiring import Wiring
 from edgewise.core.console import Display
+from edgewise.core.errors import EdgewiseError, UnsupportedArchitecture, first_line
 from edgewise.gating.edge_gate import gate_config, gates_of
 from edgewise.measure.forward import eval_mode
-from edgewise.models.loaded import ModelsLike, load_models
+from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.tasks import Task
-from edgewise.tasks.generate import get_task
+from edgewise.tasks.generate import split_task
 from edgewise.tasks.measure import check_fits
+from edgewise.tasks.pairs import Prompts
 
 FLOOR = {"logit difference": 0.5, "probability difference": 0.05}
 """The least effect, clean minus corrupt metric, that counts as behaviour; less is noise."""
@@ -44,24 +49,44 @@ def find_circuits(
     config = config or CircuitConfig()
     models = load_models(models)
     if task is None:
-        task = get_task(config.task, models.tokenizer, config.prompts, config.seed, models.context)
-    circuits, maps = [], []
-    for name, model in zip(models.names, models.models, strict=True):
-        with eval_mode(model):
-            circuits.append(find_circuit(model, task, config, name=name, display=models.display))
-            if config.out is not None:
-                maps.append(read_maps(model, task))
-    examples = [
-        {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
-        for pair in task.pairs
-    ]
+        task = split_task(config.task, models.tokenizer, config.prompts, config.seed, models.context)
     result = CircuitResult(
-        task.name, task.metric, config.threshold, config.seed, config.method, examples, circuits
+        task.name, task.metric, config.threshold, config.seed, config.method, _examples(task), []
     )
+    for name, model in zip(models.names, models.models, strict=True):
+        try:
+            with eval_mode(model):
+                result.models.append(find_circuit(model, task, config, name=name, display=models.display))
+        except Interrupted as interrupt:
+            result.models.append(interrupt.found)
+            if config.out is not None:
+                result.save_or_print(config.out, models.display)
+            raise Interrupted(result) from interrupt
+        except BaseException:  # an interruption too: what was found in the first model is kept
+            if result.models and config.out is not None:
+                result.save_or_print(config.out, models.display)
+            raise
     if config.out is not None:
-        result.save(config.out)
-        PromptMaps(prompt_tokens(task, models.tokenizer), maps).save(config.out)
+        result.save_or_print(config.out, models.display)
+        _save_maps(models, task, config.out)
     return result
+
+
+def _save_maps(models: LoadedModels, task: Task, out: Path) -> None:
+    maps = []
+    for model in models.models:
+        with eval_mode(model):
+            maps.append(read_maps(model, task))
+    PromptMaps(prompt_tokens(task, models.tokenizer), maps).save(out)
+
+
+def _examples(task: Task) -> list[dict[str, Any]]:
+    """The prompts that are searched on."""
+    searched = [i for split, numbers in task.splits.items() if split != "test" for i in numbers]
+    return [
+        {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
+        for pair in (task.pairs[i] for i in searched)
+    ]
 
 
 def find_circuit(
@@ -72,27 +97,99 @@ def find_circuit(
     name: str = "model",
     display: Display | None = None,
 ) -> ModelCircuit:
-    """Find one model's circuit. A model that does not show the behaviour gets a warning and no circuit."""
+    """Find one model's circuit. A model that does not show the behaviour gets a warning and no circuit.
+
+    Interrupted, raises `Interrupted` with as much of the circuit as there is.
+    """
     gates_of(model)  # refuses a model that was not loaded by edgewise
     display = display or Display(quiet=True)
     prompts = task.prompts(model.device)
     check_fits(model, prompts)
+    searched = sum(len(numbers) for split, numbers in task.splits.items() if split != "test")
     with display.status(f"{name}: clean and corrupt prompts"):
-        replay = record(model, prompts, task.metric)
+        replay = record(model, Prompts(*(x[:searched] for x in prompts)), task.metric)
     has_effect = replay.effect >= FLOOR[task.metric]
     circuit = _scores_only(name, replay, left_out=int((~has_effect).sum()))
     if replay.effect.mean() < FLOOR[task.metric] or has_effect.sum() < MIN_PROMPTS:
         return replace(circuit, warnings=[_no_behaviour(name, task, replay, int(has_effect.sum()))])
-    search = Search(name, replay.select(has_effect.nonzero()[:, 0]), config, display)
-    wiring = wiring_of(search.replay.select(slice(0, 1))) if config.edges else None
+    search = _search(name, replay, task, config, display)
+    wiring, notice = _wiring(search) if config.edges else (None, [])
+    circuit = replace(
+        circuit,
+        held_out=search.splits["test"].n if "test" in search.splits else 0,
+        mib_config=None if wiring is None else _mib_config(replay, wiring),
+    )
     display.print(f"{name}: {_plan(search, wiring)}")
-    heads, effects = find_heads(search)
+    effects = patch_all_heads(search)
     means = {"lost": effects.lost.mean(0).tolist(), "restored": effects.restored.mean(0).tolist()}
-    circuit = replace(circuit, warnings=_warnings(search.replay), heads=heads, head_effects=means)
-    if wiring is not None:
-        edges, kv_heads, head_head_edges = find_edges(search, wiring)
-        circuit = replace(circuit, edges=edges, kv_heads=kv_heads, head_head_edges=head_head_edges)
-    return replace(circuit, token_edges=find_token_edges(search))
+    circuit = replace(circuit, warnings=notice + _warnings(search.replay), head_effects=means)
+    try:
+        circuit = replace(circuit, heads=find_heads(search, effects))
+    except Interrupted as interrupt:
+        raise Interrupted(_stopped(replace(circuit, heads=interrupt.found))) from interrupt
+    try:
+        circuit = _with_edges(circuit, search, wiring)
+        return replace(circuit, token_edges=find_token_edges(search))
+    except (EdgewiseError, RuntimeError) as error:
+        return _with_notice(circuit, search, "token edges", error)
+    except Interrupted as interrupt:
+        found: EdgeCircuit = interrupt.found
+        raise Interrupted(_stopped(replace(circuit, **found._asdict()))) from interrupt
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(_stopped(circuit)) from interrupt
+
+
+def _search(name: str, replay: Replay, task: Task, config: CircuitConfig, display: Display) -> Search:
+    """The prompts that show the behaviour, split; the held-out ones are recorded for themselves."""
+    has_effect, splits = replay.effect >= FLOOR[task.metric], {}
+    for split, numbers in task.splits.items():
+        if split == "test":
+            prompts = Prompts(*(x[list(numbers)] for x in task.prompts(replay.effect.device)))
+            recorded = record(replay.model, prompts, task.metric)
+            kept = (recorded.effect >= FLOOR[task.metric]).nonzero()[:, 0]
+        else:
+            recorded, kept = replay, has_effect[list(numbers)].nonzero()[:, 0] + numbers.start
+        if len(kept):
+            splits[split] = recorded.select(kept)
+    if "fit" not in splits:
+        splits["fit"] = splits.pop("validation")
+    return Search(name, replay.select(has_effect.nonzero()[:, 0]), splits, config, display)
+
+
+def _with_edges(circuit: ModelCircuit, search: Search, wiring: Wiring | None) -> ModelCircuit:
+    """The circuit and that of edges; what was found before stays, with a notice, if edges fail."""
+    if wiring is None:
+        return circuit
+    try:
+        return replace(circuit, **find_edges(search, wiring)._asdict())
+    except (EdgewiseError, RuntimeError) as error:
+        return _with_notice(circuit, search, "edges", error)
+
+
+def _mib_config(replay: Replay, wiring: Wiring) -> dict[str, Any]:
+    layers = wiring.parts.layers
+    sizes = {"n_layers": len(layers), "n_heads": layers[0].heads, "d_model": replay.clean.hidden[0].shape[2]}
+    return {**sizes, "parallel_attn_mlp": wiring.parallel}
+
+
+def _stopped(circuit: ModelCircuit) -> ModelCircuit:
+    warning = f"{circuit.model}: the search was interrupted; this is what it had found"
+    return replace(circuit, warnings=[*circuit.warnings, warning])
+
+
+def _with_notice(circuit: ModelCircuit, search: Search, what: str, error: Exception) -> ModelCircuit:
+    notice = f"no circuit of {what}: {first_line(error)}"
+    search.display.print(f"{search.name}: {notice}")
+    return replace(circuit, warnings=[*circuit.warnings, notice])
+
+
+def _wiring(search: Search) -> tuple[Wiring | None, list[str]]:
+    """The model's edges; none, and why, if its architecture does not allow to tell them apart: heads are searched alone."""
+    try:
+        return wiring_of(search.replay.select(slice(0, 1))), []
+    except UnsupportedArchitecture as error:
+        search.display.print(f"{search.name}: no circuit of edges: {error}")
+        return None, [str(error)]
 
 
 def _scores_only(name: str, replay: Replay, left_out: int) -> ModelCircuit:

@@ -6,7 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from edgewise.circuits.curve import Ranks, measure_circuit, ranks
+from edgewise.circuits.curve import Ranks, measure_prefix, ranks
+from edgewise.circuits.find_minimal import with_minimal
+from edgewise.circuits.head_objective import HeadObjective
 from edgewise.circuits.memory import copies_at_once, in_chunks
 from edgewise.circuits.replay import RecordedRun, Replay
 from edgewise.circuits.result import ComponentCircuit
@@ -27,14 +29,19 @@ class HeadEffects(NamedTuple):
         return (self.lost + self.restored) / 2
 
 
-def find_heads(search: Search) -> tuple[ComponentCircuit, HeadEffects]:
-    """Rank heads by their effect and find the fewest that explain enough."""
+def patch_all_heads(search: Search) -> HeadEffects:
+    """The effect of every head, on the prompts that are searched on."""
+    n_heads = sum(outputs.shape[1] for outputs in search.replay.clean.outputs)
+    with search.bar(f"patching {n_heads} heads", 2 * n_heads * search.replay.n) as progress:
+        return head_effects(search.replay, search.config.max_bytes, progress)
+
+
+def find_heads(search: Search, effects: HeadEffects) -> ComponentCircuit:
+    """Rank heads by their effect, and find the fewest that explain enough: of the ranking, and of all circuits."""
     replay, config = search.replay, search.config
-    n_heads = sum(outputs.shape[1] for outputs in replay.clean.outputs)
-    with search.bar(f"patching {n_heads} heads", 2 * n_heads * replay.n) as progress:
-        effects = head_effects(replay, config.max_bytes, progress)
     importance = effects.importance
     order = _ranks(replay, importance)
+    objective = HeadObjective(search.splits, config.max_bytes)
     mean = importance.mean(0)  # [layers, heads]
     layers, heads = mean.shape
     names = [
@@ -46,7 +53,8 @@ def find_heads(search: Search) -> tuple[ComponentCircuit, HeadEffects]:
         return scores_with_heads(replay, keep.unflatten(-1, (layers, heads)), config.max_bytes)
 
     with search.status("faithfulness of the best heads"):
-        return measure_circuit(replay, keep_best, order, names, config.threshold), effects
+        prefix = measure_prefix(search, objective, keep_best, order, names)
+    return with_minimal(search, "heads", objective, order.pooled, prefix, search.config.minimal)
 
 
 def _ranks(replay: Replay, importance: Tensor) -> Ranks:  # [n, layers, heads]

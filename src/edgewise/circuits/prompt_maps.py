@@ -1,6 +1,5 @@
 """Attention maps of all heads on a task's first prompts, quantised to eight bits, for the report."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.files import write_arrays, write_json
+from edgewise.core.schema import read_arrays, read_as
 from edgewise.gating.tap import tap
 from edgewise.tasks import Pair, Task
 
@@ -20,6 +19,11 @@ STEM = "prompt-maps"
 MAX_PROMPTS = 16
 MAX_TOKENS = 256
 """Longer prompts are left out: their maps cannot be read."""
+
+
+@dataclass(frozen=True)
+class _Saved:
+    tokens: list[list[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,24 +37,24 @@ class PromptMaps:
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write prompt-maps.json and prompt-maps.safetensors."""
-        paths = [Path(folder) / f"{STEM}.{ending}" for ending in ("json", "safetensors")]
-        paths[0].parent.mkdir(parents=True, exist_ok=True)
-        paths[0].write_text(json.dumps({"tokens": self.tokens}) + "\n")
+        path = Path(folder) / f"{STEM}.json"
         arrays = {f"{m}.{p}": x for m, of_model in enumerate(self.maps) for p, x in enumerate(of_model)}
-        save_file(arrays, paths[1])
-        return paths
+        return [
+            write_arrays(path.with_suffix(".safetensors"), arrays),
+            write_json(path, {"tokens": self.tokens}, indent=None),
+        ]
 
     @classmethod
     def load(cls, folder: str | Path) -> "PromptMaps":
         """Read the two files from a folder."""
         path = Path(folder) / f"{STEM}.json"
-        try:
-            tokens = json.loads(path.read_text())["tokens"]
-            arrays = load_file(path.with_suffix(".safetensors"))
-            models = len(arrays) // len(tokens)
-            return cls(tokens, [[arrays[f"{m}.{p}"] for p in range(len(tokens))] for m in range(models)])
-        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, SafetensorError) as error:
-            raise EdgewiseError(f"{folder} holds no maps of prompts: {first_line(error)}") from error
+        tokens = read_as(_Saved, path, "maps of prompts").tokens
+        arrays = read_arrays(path.with_suffix(".safetensors"), "maps of prompts")
+        models = len(arrays) // max(1, len(tokens))
+        names = [[f"{m}.{p}" for p in range(len(tokens))] for m in range(models)]
+        if {name for of_model in names for name in of_model} != arrays.keys():
+            raise EdgewiseError(f"{path} and its arrays do not belong together")
+        return cls(tokens, [[arrays[name] for name in of_model] for of_model in names])
 
 
 @torch.no_grad()

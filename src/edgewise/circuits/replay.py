@@ -23,7 +23,7 @@ from edgewise.circuits.partial_forward import (
     unembed_answers,
     unembed_last,
 )
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.gating.activations import Edit
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import decoder_layers
@@ -128,7 +128,8 @@ class Replay:
 
 @torch.no_grad()
 def record(model: PreTrainedModel, prompts: Prompts, metric: Metric, reuse_prefix: bool = True) -> Replay:
-    """Run both prompts of every pair once; with `reuse_prefix`, replays skip the tokens at which all pairs agree."""
+    """Run both prompts of every pair once; with `reuse_prefix`, replays skip the tokens at which all pairs agree, where the
+    model allows it. Refuses a model whose replays with nothing changed are not the clean run."""
     model.eval()
     differs = (prompts.clean != prompts.corrupt).any(0)
     if not differs.any():
@@ -137,10 +138,32 @@ def record(model: PreTrainedModel, prompts: Prompts, metric: Metric, reuse_prefi
     window = getattr(text, "sliding_window", None)
     if window is not None and window < prompts.clean.shape[1]:
         reuse_prefix = False  # the mask of a window that is shorter than the prompt covers all of its tokens
-    first = int(differs.nonzero()[0]) if reuse_prefix else 0
-    clean, prefix = _record_run(model, prompts.clean, prompts, metric, first)
-    corrupt, _ = _record_run(model, prompts.corrupt, prompts, metric, first)
-    return Replay(model, prompts, metric, clean, corrupt, prefix, first)
+    for first in (int(differs.nonzero()[0]) if reuse_prefix else 0, 0):
+        clean, prefix = _record_run(model, prompts.clean, prompts, metric, first)
+        corrupt, _ = _record_run(model, prompts.corrupt, prompts, metric, first)
+        replay = Replay(model, prompts, metric, clean, corrupt, prefix, first)
+        problem = _replay_problem(replay.select(slice(0, 1)))
+        if problem is None:
+            return replay
+        if not first:
+            break
+    raise EdgewiseError(
+        f"{type(model).__name__} cannot be run from a layer on: {problem}; its circuits cannot be found"
+    )
+
+
+def _replay_problem(replay: Replay) -> str | None:
+    """Why replays of the clean run, from the first layer and from the last, are not the clean run; None if they are."""
+    for layer in {0, len(replay.clean.hidden) - 1}:
+        try:
+            scores = replay.scores(layer, replay.clean.hidden[layer][None])[0]
+        except Exception as error:  # of a host that keeps state between its layers, or masks of its own
+            return first_line(error)
+        tolerance = 1e-3 if replay.model.dtype in (torch.float32, torch.float64) else 0.1
+        difference = (scores - replay.clean.scores).abs().max().item()
+        if not difference <= tolerance * max(1.0, replay.clean.scores.abs().max().item()):
+            return f"a replay of the clean run is off by {difference:.2g}"
+    return None
 
 
 def _record_run(

@@ -1,14 +1,15 @@
 """Circuits as dataclasses that save themselves as JSON: every figure can be drawn again without a model."""
 
-import json
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.circuits.minimal import Explained, MinimalCircuit
+from edgewise.core.files import is_folder, write_json
 from edgewise.core.results import Result
+from edgewise.core.schema import read_as
 
 FILE = "circuit.json"
 
@@ -27,15 +28,13 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class ComponentCircuit:
-    """The smallest circuit of heads, or of edges, that explains the threshold's share of the effect."""
+class PrefixCircuit:
+    """The smallest prefix of a ranking of single components that explains the threshold's share of the effect: the count
+    that most papers report. A joint search finds smaller circuits (`MinimalCircuit`)."""
 
-    total: int
-    """Components of the model."""
     needed: int
     """Size of the circuit, with one ranking for all prompts."""
-    faithfulness: float
-    """Share of the effect that the circuit explains."""
+    explained: Explained
     needed_per_prompt: list[int]
     """Size of each prompt's circuit, with its own ranking."""
     curve: Curve
@@ -48,6 +47,30 @@ class ComponentCircuit:
         """Mean and standard deviation of `needed_per_prompt`."""
         sizes = self.needed_per_prompt
         return statistics.fmean(sizes), statistics.stdev(sizes) if len(sizes) > 1 else 0.0
+
+    @property
+    def size(self) -> int:
+        return self.needed
+
+    @property
+    def components(self) -> list[str]:
+        """Names of the circuit's components, as far as they are in the ranking."""
+        return [name for name, _ in self.ranking[: self.needed]]
+
+
+@dataclass(frozen=True)
+class ComponentCircuit:
+    """Circuits of heads, or of edges, that explain the threshold's share of the effect."""
+
+    total: int
+    """Components of the model."""
+    prefix: PrefixCircuit
+    minimal: MinimalCircuit | None = None
+
+    @property
+    def best(self) -> PrefixCircuit | MinimalCircuit:
+        """The minimal circuit; the prefix if no joint search was made."""
+        return self.minimal or self.prefix
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,8 @@ class ModelCircuit:
     prompts: int
     left_out: int
     """Prompts on which the model does not show the behaviour: their effect is below the floor of `find.FLOOR`."""
+    held_out: int = 0
+    """Prompts that nothing was chosen by and that circuits are reported on."""
     warnings: list[str] = field(default_factory=list)
     heads: ComponentCircuit | None = None
     head_effects: dict[str, list[list[float]]] | None = None
@@ -83,6 +108,8 @@ class ModelCircuit:
     edges: ComponentCircuit | None = None
     kv_heads: list[int] | None = None
     """Key-value heads of each layer; `G` in an edge's name is one of them, shared by a group of consecutive heads."""
+    mib_config: dict[str, Any] | None = None
+    """What MIB's JSON says of the model: n_layers, n_heads, parallel_attn_mlp, d_model."""
     head_head_edges: tuple[int, int] | None = None
     """Pairs of heads joined by an edge of the circuit, and all pairs of heads that an edge joins."""
     token_edges: TokenEdgeCounts | None = None
@@ -91,10 +118,12 @@ class ModelCircuit:
         """Sizes of the circuit, by name; a smaller one is simpler."""
         heads, edges, pairs, token = self.heads, self.edges, self.head_head_edges, self.token_edges
         return {
-            "heads": None if heads is None else heads.needed,
-            "heads_per_prompt": None if heads is None else heads.per_prompt[0],
-            "edges": None if edges is None else edges.needed,
-            "edges_per_prompt": None if edges is None else edges.per_prompt[0],
+            "heads": None if heads is None else heads.prefix.needed,
+            "heads_minimal": _minimal_size(heads),
+            "heads_per_prompt": None if heads is None else heads.prefix.per_prompt[0],
+            "edges": None if edges is None else edges.prefix.needed,
+            "edges_minimal": _minimal_size(edges),
+            "edges_per_prompt": None if edges is None else edges.prefix.per_prompt[0],
             "head_head_edges": None if pairs is None else pairs[0],
             "open_token_edges": None if token is None else statistics.fmean(token.open),
             "token_edges": None if token is None else statistics.fmean(token.used),
@@ -138,6 +167,8 @@ class CircuitResult(Result):
         for label, cell, ratio in _ROWS:
             if label in _EDGE_ROWS and not any(model.edges for model in self.models):
                 continue
+            if label in _MINIMAL_ROWS and all(cell(model) == "-" for model in self.models):
+                continue
             value = ratios.get(ratio)
             last = [f"{value:.1f}" if value else ""] if ratios else []
             rows.append([label, *map(cell, self.models), *last])
@@ -156,39 +187,17 @@ class CircuitResult(Result):
 
     def save(self, folder: str | Path) -> Path:
         """Write circuit.json into a folder."""
-        path = Path(folder) / FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-        return path
+        return write_json(Path(folder) / FILE, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> "CircuitResult":
         """Read circuit.json: from a folder, or the file itself."""
         path = Path(path)
-        path = path / FILE if path.is_dir() else path
-        try:
-            content = json.loads(path.read_text())
-            models = [_read_model(saved) for saved in content["models"]]
-            others = {field.name: content[field.name] for field in fields(cls) if field.name != "models"}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EdgewiseError(
-                f"{path} holds no circuits that edgewise wrote: {first_line(error)}"
-            ) from error
-        return cls(**others, models=models)
+        return read_as(cls, path / FILE if is_folder(path) else path, "circuits")
 
 
-def _read_model(saved: dict[str, Any]) -> ModelCircuit:
-    values = {field.name: saved[field.name] for field in fields(ModelCircuit) if field.name in saved}
-    for key in ("heads", "edges"):
-        if values[key] is not None:
-            curve = Curve(**values[key].pop("curve"))
-            ranking = [(name, value) for name, value in values[key].pop("ranking")]
-            values[key] = ComponentCircuit(**values[key], curve=curve, ranking=ranking)
-    if values["head_head_edges"] is not None:
-        values["head_head_edges"] = tuple(values["head_head_edges"])
-    if values["token_edges"] is not None:
-        values["token_edges"] = TokenEdgeCounts(**values["token_edges"])
-    return ModelCircuit(**values)
+def _minimal_size(circuit: ComponentCircuit | None) -> int | None:
+    return None if circuit is None or circuit.minimal is None else circuit.minimal.size
 
 
 def _ratio(first: float | None, second: float | None) -> float | None:
@@ -199,11 +208,46 @@ def _ratio(first: float | None, second: float | None) -> float | None:
 
 
 def _size(circuit: ComponentCircuit | None) -> str:
-    return "-" if circuit is None else f"{circuit.needed:,} of {circuit.total:,}"
+    return "-" if circuit is None else f"{circuit.prefix.needed:,} of {circuit.total:,}"
+
+
+def _minimal(circuit: ComponentCircuit | None) -> str:
+    if circuit is None or circuit.minimal is None:
+        return "-"
+    return f"{circuit.minimal.size:,}" + ("" if circuit.minimal.is_minimal else " (interrupted)")
+
+
+def _held_out(circuit: ComponentCircuit | None) -> str:
+    """What the minimal circuit explains of prompts that nothing was chosen by; of a small task, of all its prompts."""
+    if circuit is None or circuit.minimal is None:
+        return "-"
+    explained = circuit.minimal.explained
+    return f"{explained.held_out:.2f}" + ("" if explained.test is not None else " (not held out)")
+
+
+def _random(circuit: ComponentCircuit | None) -> str:
+    controls = circuit.minimal.controls if circuit and circuit.minimal else None
+    return "-" if controls is None else f"{controls.random:.2f} / {controls.complement:.2f}"
+
+
+def _shuffled(circuit: ComponentCircuit | None) -> str:
+    controls = circuit.minimal.controls if circuit and circuit.minimal else None
+    if controls is None:
+        return "-"
+    return (
+        f"none (at most {controls.shuffled:.2f})"
+        if controls.shuffled_size is None
+        else f"{controls.shuffled_size:,}"
+    )
+
+
+def _stability(circuit: ComponentCircuit | None) -> str:
+    stability = circuit.minimal.stability if circuit and circuit.minimal else None
+    return "-" if stability is None else f"{stability.jaccard:.2f}"
 
 
 def _size_per_prompt(circuit: ComponentCircuit | None) -> str:
-    return "-" if circuit is None else "{:,.1f} ± {:,.1f}".format(*circuit.per_prompt)
+    return "-" if circuit is None else "{:,.1f} ± {:,.1f}".format(*circuit.prefix.per_prompt)
 
 
 def _head_pairs(model: ModelCircuit) -> str:
@@ -216,20 +260,32 @@ def _mean(model: ModelCircuit, key: str) -> str:
 
 
 def _first_heads(model: ModelCircuit) -> str:
-    return ", ".join(name for name, _ in model.heads.ranking[:4]) if model.heads else "-"
+    return ", ".join(name for name, _ in model.heads.prefix.ranking[:4]) if model.heads else "-"
 
 
 _ROWS: list[tuple[str, Callable[[ModelCircuit], str], str]] = [  # label, cell of a model, key in `ratios`
     ("prompts used", lambda m: f"{m.prompts - m.left_out} of {m.prompts}", ""),
     ("accuracy", lambda m: f"{m.accuracy:.1%}", ""),
     ("clean / corrupt score", lambda m: f"{m.clean_score:.2f} / {m.corrupt_score:.2f}", ""),
-    ("heads", lambda m: _size(m.heads), "heads"),
+    ("heads, prefix", lambda m: _size(m.heads), "heads"),
+    ("heads, minimal", lambda m: _minimal(m.heads), "heads_minimal"),
+    ("  explain, held out", lambda m: _held_out(m.heads), ""),
+    ("  random / complement", lambda m: _random(m.heads), ""),
+    ("  shuffled answers", lambda m: _shuffled(m.heads), ""),
+    ("  bootstrap Jaccard", lambda m: _stability(m.heads), ""),
     ("heads per prompt", lambda m: _size_per_prompt(m.heads), "heads_per_prompt"),
-    ("edges", lambda m: _size(m.edges), "edges"),
+    ("edges, prefix", lambda m: _size(m.edges), "edges"),
+    ("edges, minimal", lambda m: _minimal(m.edges), "edges_minimal"),
+    ("  edges explain, held out", lambda m: _held_out(m.edges), ""),
+    ("  edges, random / complement", lambda m: _random(m.edges), ""),
+    ("  edges, shuffled answers", lambda m: _shuffled(m.edges), ""),
     ("edges per prompt", lambda m: _size_per_prompt(m.edges), "edges_per_prompt"),
     ("pairs of heads joined", _head_pairs, "head_head_edges"),
     ("token edges open", lambda m: _mean(m, "open_token_edges"), "open_token_edges"),
     ("token edges used", lambda m: _mean(m, "token_edges"), "token_edges"),
     ("first heads", _first_heads, ""),
 ]
-_EDGE_ROWS = ("edges", "edges per prompt", "pairs of heads joined")
+_EDGE_ROWS = {label for label, _, _ in _ROWS if "edges" in label and "token" not in label} | {
+    "pairs of heads joined"
+}
+_MINIMAL_ROWS = {label for label, _, _ in _ROWS if label.startswith("  ") or label.endswith("minimal")}

@@ -6,9 +6,11 @@ all other terms are those of the corrupt run. In a sparse twin most terms do not
 prediction can use.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from edgewise.circuits.curve import needed_per_prompt, ranks
@@ -74,11 +76,15 @@ def _attention(replay: Replay, embedding: Tensor) -> tuple[_Attention, Tensor]:
         metric = replay.scores(0, embedding[None].detach().requires_grad_())[0].sum()
         outputs = list(attention.last["outputs"].values())
         gradient = torch.autograd.grad(metric, outputs)
-    weights, values = (
-        torch.stack(list(attention.last[name].values()), 1).detach().float() for name in ("weights", "values")
-    )
+    weights, values = (_stack(list(attention.last[name].values())) for name in ("weights", "values"))
     group = weights.shape[2] // values.shape[2]  # heads that share their values
-    return _Attention(weights, values.repeat_interleave(group, 2)), torch.stack(gradient, 1).float()
+    return _Attention(weights, values.repeat_interleave(group, 2)), _stack(gradient)
+
+
+def _stack(layers: Sequence[Tensor]) -> Tensor:  # each [n, ..., d] -> [n, layers, ..., d]
+    """The layers' tensors, filled up with zeros where heads are narrower than those of other layers (Gemma 4)."""
+    width = max(x.shape[-1] for x in layers)
+    return torch.stack([F.pad(x.detach().float(), (0, width - x.shape[-1])) for x in layers], 1)
 
 
 @torch.no_grad()
@@ -89,7 +95,7 @@ def _scores_with_token_edges(
     others = (corrupt.weights * ~kept) @ corrupt.values  # [n, layers, heads, t, d]
     edits = {
         "weights": lambda layer, w: w * kept[:, layer],
-        "outputs": lambda layer, y: y + others[:, layer].to(y),
+        "outputs": lambda layer, y: y + others[:, layer, ..., : y.shape[-1]].to(y),
     }
     with tap(replay.model, edit=edits):  # pyright: ignore
         return replay.scores(0, replay.clean.hidden[0][None])[0]

@@ -1,0 +1,195 @@
+"""Find a minimal circuit: joint searches from several starts, the best of them polished and put to scrutiny."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgewise.circuits.joint_search import JointSearch, Report
+from edgewise.circuits.learned_mask import MaskTraining, learn_mask
+from edgewise.circuits.minimal import Explained, MinimalCircuit, Stability
+from edgewise.circuits.objective import MaskGradient, Objective, Weights
+from edgewise.circuits.result import ComponentCircuit, PrefixCircuit
+from edgewise.circuits.scrutiny import bootstrap_stability, compare_starts, random_starts, run_controls
+from edgewise.circuits.search import Search
+
+MANY = 200
+"""Candidates above which a search begins with the best share of the ranking, and a mask is learned where that is stuck."""
+STUCK = 2 / 3
+"""A search that leaves more than this share of the prefix is stuck."""
+FEW = 64
+"""Candidates up to which a polish drops one component at a time, several starts and swaps are tried, and a search is
+repeated on bootstrap samples: what costs many exact evaluations."""
+SAMPLES = 4
+"""Bootstrap samples."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A search that was interrupted, with what it had found."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__()
+        self.found = found
+
+
+@dataclass
+class MinimalSearch:
+    """A search for the smallest circuit of an objective."""
+
+    objective: Objective
+    threshold: float
+    ranking: Tensor
+    """int64: components by a ranking of single ones, the most important first."""
+    prefix: int
+    """Size of the ranking's smallest prefix that explains enough."""
+    seed: int = 0
+    scrutinise: bool = True
+    report: Report = lambda size, explained: None
+    starts: dict[str, Tensor] = field(default_factory=dict, init=False)
+    best: JointSearch | None = field(default=None, init=False)
+
+    def run(self) -> MinimalCircuit:
+        """The smallest circuit found. If interrupted, raises `Interrupted` with the smallest so far."""
+        try:
+            self._search()
+            found = self._result(is_minimal=True)
+            return self._scrutinised(found) if self.scrutinise else found
+        except KeyboardInterrupt as interrupt:
+            if self.best is None:
+                raise
+            raise Interrupted(self._result(is_minimal=False)) from interrupt
+
+    def _search(self) -> None:
+        """Searches from all starts; of the smallest circuits, that which explains most of the validation prompts."""
+        self._search_from("best share" if self._many else "all components", self._first_start())
+        self._search_from("prefix", self._prefix(self.prefix))
+        if self._few and self.scrutinise:
+            for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
+                self._search_from(f"random {i + 1}", start)
+        if self._many and (self.best is None or int(self.best.best.sum()) > STUCK * self.prefix):
+            self._search_from("learned mask", self._learned(self._first_start()))
+        if self.best is None:  # not even the prefix explains enough; all components do
+            self.best = self._joint_search(self.objective.candidates.cpu(), required=True)
+        if self.best is not None and int(self.best.best.sum()) <= FEW:
+            self.best.swap()
+            self.best.polish()
+
+    def _search_from(self, name: str, start: Tensor) -> None:
+        search = self._joint_search(start)
+        if search is None:
+            return
+        self.starts[name] = search.best.clone()
+        if self.best is None or self._merit(search) > self._merit(self.best):
+            self.best = search
+
+    def _joint_search(
+        self, start: Tensor, weights: Weights | None = None, required: bool = False
+    ) -> JointSearch | None:
+        search = JointSearch(self.objective, self.threshold, weights, self.report)
+        search.at_once = 0.06 if self._few else 0.1
+        if not search.start(start) and not (required and search.start(torch.ones_like(start))):
+            return None
+        if self.best is None and weights is None:
+            self.best = search  # what an interrupt keeps
+        search.eliminate()
+        search.polish()
+        return search
+
+    def _merit(self, search: JointSearch) -> tuple[int, float]:
+        """Smaller first; then what explains more of the validation prompts, which no choice of components depends on."""
+        split = "validation" if "validation" in self.objective.effects else "fit"
+        return -int(search.best.sum()), self.objective.explained(search.best[None], split).item()
+
+    @property
+    def _few(self) -> bool:
+        return int(self.objective.candidates.sum()) <= FEW
+
+    @property
+    def _many(self) -> bool:
+        return int(self.objective.candidates.sum()) > MANY
+
+    def _prefix(self, size: int) -> Tensor:
+        mask = torch.zeros(self.objective.total, dtype=torch.bool)
+        mask[self.ranking[:size].cpu()] = True
+        return mask
+
+    def _first_start(self) -> Tensor:
+        """All candidates; of many, the best share of the ranking: up to four times the prefix that explains enough."""
+        candidates = self.objective.candidates.cpu()
+        if self._many:
+            masks = torch.stack([self._prefix(times * self.prefix) for times in (4, 3, 2, 1)]) & candidates
+            _, enough = self.objective.explained_enough(masks, self.threshold)
+            return masks[int(enough.int().argmax())]
+        return candidates
+
+    def _learned(self, members: Tensor) -> Tensor:
+        """The smallest circuit that explains enough among those that a learned mask orders; the members, if none does."""
+
+        def gradient(masks: Tensor) -> MaskGradient:
+            return self.objective.gradient(masks)
+
+        ranked = learn_mask(gradient, members, self.threshold, MaskTraining(seed=self.seed), self.report)
+        sizes = torch.unique((len(ranked) * 0.85 ** torch.arange(24)).long().clamp(min=1))
+        masks = torch.zeros(len(sizes), self.objective.total, dtype=torch.bool)
+        for mask, size in zip(masks, sizes.tolist(), strict=True):
+            mask[ranked[:size]] = True
+        _, enough = self.objective.explained_enough(masks, self.threshold)
+        return masks[int(enough.int().argmax())] if enough.any() else members
+
+    def _result(self, is_minimal: bool) -> MinimalCircuit:
+        assert self.best is not None
+        mask = self.best.best
+        return MinimalCircuit(
+            components=self.objective.names(self.best.members()),
+            explained=explained_on_splits(self.objective, mask),
+            path=self.best.path,
+            is_minimal=is_minimal,
+            dropped=self.objective.names(self.best.dropped[::-1]),
+            starts=compare_starts(self.starts) if self.starts else None,
+        )
+
+    def _scrutinised(self, found: MinimalCircuit) -> MinimalCircuit:
+        assert self.best is not None
+        mask = self.best.best
+        controls = run_controls(self.objective, mask, self.threshold, self.seed)
+        stability: Stability | None = None
+        if self._few:
+
+            def find(weights: Weights) -> Tensor | None:
+                search = self._joint_search(self._first_start(), weights)
+                return None if search is None else search.best
+
+            stability = bootstrap_stability(self.objective, mask, find, SAMPLES, self.seed)
+        return replace(found, controls=controls, stability=stability)
+
+
+def with_minimal(
+    search: Search, what: str, objective: Objective, pooled: Tensor, prefix: PrefixCircuit, wanted: bool
+) -> ComponentCircuit:
+    """The prefix of a ranking, ranks int64 [m], and a minimal circuit beside it if one is wanted.
+
+    Interrupted, raises `Interrupted` with as much of both as there is.
+    """
+    circuit = ComponentCircuit(objective.total, prefix)
+    config = search.config
+    if not wanted:
+        return circuit
+    with search.moving(what) as report:
+        joint = MinimalSearch(
+            objective, config.threshold, pooled.argsort(), prefix.needed, config.seed, config.scrutiny, report
+        )
+        try:
+            return replace(circuit, minimal=joint.run())
+        except Interrupted as interrupt:
+            raise Interrupted(replace(circuit, minimal=interrupt.found)) from interrupt
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(circuit) from interrupt
+
+
+def explained_on_splits(objective: Objective, mask: Tensor) -> Explained:
+    """What a circuit, bool [m], explains on each split."""
+    shares: dict[str, float] = {
+        split: objective.explained(mask[None], split).item() for split in objective.effects
+    }
+    return Explained(**shares)
