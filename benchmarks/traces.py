@@ -32,12 +32,13 @@ QUESTIONS = (
 )
 SUBJECT, LAST = 4, 7
 """Positions of the subject word and of the last token."""
-CORRELATIONS = (
-    "feature_correlation",
-    "feature_correlation_frozen",
-    "head_correlation",
-    "head_correlation_frozen",
-)
+KINDS = ("feature", "head", "token")
+PREDICTIONS = {
+    "graph": "",
+    "graph, frozen": "_frozen",
+    "gradient": "_gradient",
+    "replaced model": "_replaced",
+}
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,25 @@ def print_model(name: str, traces: Sequence[edgewise.Trace]) -> None:
         f"errors' influence {statistics.fmean(m['influence_of_errors'] for m in metrics):.0%}, "
         f"{statistics.fmean(m['seconds'] for m in metrics):.1f} s a trace"
     )
-    for correlation in CORRELATIONS:
-        values = [m[correlation] for m in metrics if m[correlation] is not None]
-        if values:
-            print(
-                f"  {correlation}: mean {statistics.fmean(values):.2f}, worst {min(values):.2f} of {len(values)}"
-            )
+    print(f"effects: parts add up to {max(m['effect_closure'] for m in metrics):.1e} of the largest")
+    for kind in KINDS:
+        for prediction, ending in PREDICTIONS.items():
+            values = [r for m in metrics if (r := m[f"{kind}_correlation{ending}"]) is not None]
+            if values:
+                print(
+                    f"  {kind}s, {prediction}: mean {statistics.fmean(values):.2f}, worst {min(values):.2f}"
+                )
+        print_parts(kind, traces)
+
+
+def print_parts(kind: str, traces: Sequence[edgewise.Trace]) -> None:
+    """How much of the measured effects each part makes up, as shares of the parts' sizes; and what r is left without one."""
+    parts = ("values", "attention", "norms", "errors")
+    tested = [i for trace in traces for i in trace.interventions if i.kind == kind]
+    sizes = {part: sum(abs(getattr(i, part)) for i in tested) for part in parts}
+    print(
+        "    parts: " + ", ".join(f"{part} {size / sum(sizes.values()):.0%}" for part, size in sizes.items())
+    )
 
 
 if __name__ == "__main__":

@@ -4,19 +4,21 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from hosts import host, text
+from hosts import VOCABULARY, host
 from torch import Tensor
 from traced import LENGTH, every_model, model_and_graph
+from transformers.models.deepseek_v3 import DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers.models.opt import OPTConfig, OPTForCausalLM
 
 import edgewise
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import UnsupportedArchitecture
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_input, replace_output
+from edgewise.models.linearise import check_traceable
 from edgewise.tracing.clusters import attribute_to_tokens
 from edgewise.tracing.graph import Graph
 from edgewise.tracing.influence import prune, smallest_set
-from edgewise.tracing.recording import linearise
 
 
 @every_model
@@ -63,12 +65,12 @@ def linearised_run(
             norm.forward = frozen_norm(norm, read[i])
             stack.callback(setattr, norm, "forward", original)
         for number, layer in enumerate(modules.layers):
-            stack.enter_context(replace_input(layer.mlp, lambda x, i=number: inputs.setdefault(i, x)))
+            stack.enter_context(replace_input(layer.mlp_in, lambda x, i=number: inputs.setdefault(i, x)))
             output = linear.mlp_outputs[number].clone()
             for (where, position), vector in change.items():
                 if where == number:
                     output[position] += vector
-            stack.enter_context(replace_output(layer.mlp, lambda y, output=output: output[None].to(y)))
+            stack.enter_context(replace_output(layer.mlp_out, lambda y, output=output: output[None].to(y)))
         if start is not None:
             moved = linear.embedding.clone()
             moved[start[0]] += start[1]
@@ -160,7 +162,21 @@ def test_the_smallest_set():
 
 
 def test_architectures_that_are_not_linearisable_are_refused():
-    for kind in ("olmo2", "gemma3"):
-        model = edgewise.install(host(kind))
-        with pytest.raises(EdgewiseError):
-            linearise(model, text(1, LENGTH)[0])
+    """Latent attention, whose values are no linear function of the stream; and norms after the sum."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY}
+    latent = DeepseekV3Config(
+        **sizes, intermediate_size=48, num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4,
+        v_head_dim=8, qk_nope_head_dim=8, first_k_dense_replace=2,
+    )  # fmt: skip
+    after = OPTConfig(**sizes, ffn_dim=48, do_layer_norm_before=False, word_embed_proj_dim=32)
+    for model in (DeepseekV3ForCausalLM(latent), OPTForCausalLM(after)):
+        edgewise.install(model.eval())
+        with pytest.raises(UnsupportedArchitecture):
+            check_traceable(model)
+
+
+def test_capped_logits_are_no_linear_readout():
+    model = edgewise.install(host("gemma3"))
+    model.config.final_logit_softcapping = 1.0
+    with pytest.raises(UnsupportedArchitecture, match="caps its logits"):
+        check_traceable(model)

@@ -8,11 +8,11 @@ from hosts import host, text
 from traced import LENGTH, every_model, model_and_graph, random_transcoder
 
 import edgewise
+from edgewise.models.linearise import linearise
 from edgewise.tracing.graph import Graph, build_graph
 from edgewise.tracing.head_shares import gauss, head_shares, link_groups
 from edgewise.tracing.influence import prune
 from edgewise.tracing.paths import largest_paths, path_weights
-from edgewise.tracing.recording import linearise
 from edgewise.tracing.target_logits import target_logits
 
 

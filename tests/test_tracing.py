@@ -114,6 +114,7 @@ def check_schema(content: dict) -> None:
             assert f"(p={node['token_prob']:.3f})" in node["clerp"]
         else:
             assert node["feature_type"] == "mlp reconstruction error"
+            assert node["node_id"] == f"{node['layer']}_-1_{node['ctx_idx']}"
             assert node["feature"] == -1
     for link in content["links"]:
         assert link["source"] in ids and link["target"] in ids
@@ -136,6 +137,26 @@ def test_the_exported_graph(pocket_trace: Trace, tmp_path: Path):
     for link in carried:
         total = link["straight"] + sum(weight for _, weight in link["heads"])
         assert total == pytest.approx(link["weight"], abs=0.06 * abs(link["weight"]) + 1e-3)
+
+
+def test_viewers_thresholds_keep_the_most_influential_nodes(pocket_trace: Trace):
+    """Viewers keep the nodes whose influence is at most a threshold: a running share, the most influential nodes first."""
+    own = {node.id: node.influence for node in pocket_trace.nodes if node.kind != "logit"}
+    exported = [node["influence"] for node in graph_json(pocket_trace)["nodes"]]
+    cumulative = dict(zip((node.id for node in pocket_trace.nodes), exported, strict=True))
+    ordered = sorted(own, key=lambda node: -own[node])
+    shares = [cumulative[node] for node in ordered]
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] <= 1
+    # the first has its own share, and each step is the next node's: the kept ones are the graph's most influential
+    total = own[ordered[0]] / shares[0]
+    assert shares[1] - shares[0] == pytest.approx(own[ordered[1]] / total, rel=1e-5)
+    assert all(cumulative[node.id] is None for node in pocket_trace.nodes if node.kind == "logit")
+
+
+def test_members_of_supernodes_are_pinned(pocket_trace: Trace):
+    parameters = graph_json(pocket_trace)["qParams"]
+    members = {node for _, *nodes in parameters["supernodes"] for node in nodes}
+    assert members and members < set(parameters["pinnedIds"])
 
 
 def test_token_texts_are_exported_unchanged(pocket_trace: Trace, tmp_path: Path):

@@ -7,8 +7,8 @@ import torch
 from hosts import host, text, with_null_value
 
 import edgewise
+from edgewise.models.linearise import linearise
 from edgewise.tracing.graph import Graph, build_graph
-from edgewise.tracing.recording import linearise
 from edgewise.tracing.target_logits import target_logits
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import Position, Share, Size, check_fields
 
 
 @dataclass(frozen=True)
@@ -16,27 +17,54 @@ class TraceConfig:
     """Folder for trace.json, its arrays, the diagram and the graph that other viewers read."""
     logit: str | None = None
     """The token to explain; if not given, the most likely ones that have 95 % of the probability together."""
-    node_threshold: float = 0.8
+    node_threshold: Share = 0.8
     """Share of the influence on the logits that the kept features and errors have."""
-    edge_threshold: float = 0.98
+    edge_threshold: Share = 0.98
     """Share of the flow among them that the kept links have."""
-    share: float = 0.8
+    share: Share = 0.8
     """Share of what attention carries, for which the fewest heads are named."""
+    ablations: Size = 100
+    """How many features with most influence, and as many heads, are ablated to validate the trace; all tokens are."""
     data: tuple[str, ...] | None = None
     """Text in which to look for contexts of the kept features: files, folders or the name of a dataset. The shipped models
     bring their own; without any, a trace has no contexts."""
-    key: int | None = None
+    key: Position | None = None
     """Also name the heads that carry from this token to the last one, counted from 1 as in the diagram; the one from which
     most comes if not given."""
 
     def __post_init__(self) -> None:
-        for name in ("node_threshold", "edge_threshold", "share"):
-            if not 0 < (value := getattr(self, name)) <= 1:
-                raise EdgewiseError(f"`{name}` must be above 0 and at most 1, not {value}")
-        if self.key is not None and self.key < 1:
-            raise EdgewiseError(f"`key` counts tokens from 1, so it cannot be {self.key}")
+        check_fields(self)
+        if self.key == 0:
+            raise EdgewiseError("`key` counts tokens from 1, so it cannot be 0")
 
     @property
     def key_position(self) -> int | None:
         """The key's position, counted from 0 as everywhere in Python."""
         return None if self.key is None else self.key - 1
+
+
+@dataclass(frozen=True)
+class InterventionConfig:
+    """Heads and features of a prompt, and what they are set to."""
+
+    prompt: str = 'The opposite of " large " is "'
+    """The text whose next token is predicted."""
+    heads: tuple[str, ...] = ()
+    """Heads, such as L4H1,L3H4."""
+    features: tuple[str, ...] = ()
+    """Features of the transcoder, such as L0/312 (at every token) or L0/312@5 (at the fifth)."""
+    scale: float = 0.0
+    """What they are multiplied by: 0 ablates them, 2 doubles them."""
+    patch_from: str | None = None
+    """A prompt of as many tokens, from which their values are taken instead."""
+    logit: str | None = None
+    """The answer whose logit is compared with the runner-up's; the most likely token if not given."""
+    top: Size = 8
+    """How many of the likeliest next tokens are shown, before and after."""
+    out: Path = Path("runs/ablate")
+    """Folder for intervention.json."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (self.heads or self.features):
+            raise EdgewiseError("name what to change in `heads` (L4H1,L3H4) or in `features` (L0/312)")

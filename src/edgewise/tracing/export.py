@@ -6,11 +6,13 @@ fields, which other readers ignore.
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.files import write_json
+from edgewise.core.schema import read_as
 from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Node
 
@@ -25,20 +27,21 @@ _KINDS = {
 }
 
 
+@dataclass(frozen=True)
+class _GraphList:
+    graphs: list[dict[str, Any]]
+
+
 def write_graph(trace: Trace, folder: str | Path) -> Path:
     """Write a trace's graph into a folder, and add it to the folder's list."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     content = graph_json(trace)
-    path = folder / f"{content['metadata']['slug']}.json"
-    path.write_text(json.dumps(content))
+    slug = content["metadata"]["slug"]
+    path = write_json(folder / f"{slug}.json", content, indent=None)
     listed = folder / LIST
-    try:
-        graphs = json.loads(listed.read_text())["graphs"] if listed.is_file() else []
-    except (ValueError, KeyError, TypeError) as error:
-        raise EdgewiseError(f"{listed} is no list of graphs: {first_line(error)}; move it away") from error
-    graphs = [graph for graph in graphs if graph.get("slug") != content["metadata"]["slug"]]
-    listed.write_text(json.dumps({"graphs": [*graphs, content["metadata"]]}, indent=1) + "\n")
+    graphs = read_as(_GraphList, listed, "list of graphs").graphs if listed.is_file() else []
+    graphs = [graph for graph in graphs if graph.get("slug") != slug]
+    write_json(listed, {"graphs": [*graphs, content["metadata"]]})
     return path
 
 
@@ -46,11 +49,13 @@ def graph_json(trace: Trace) -> dict[str, Any]:
     """The content of a graph's file."""
     ids = _ids(trace)
     output = next(node for node in trace.nodes if node.kind == "logit")
+    supernodes = [[cluster.label, *(ids[node] for node in cluster.nodes)] for cluster in trace.clusters]
     return {
         "metadata": _metadata(trace),
         "qParams": {
-            "pinnedIds": [ids[output.id]],
-            "supernodes": [[c.label, *(ids[node] for node in c.nodes)] for c in trace.clusters],
+            # their viewers draw a supernode only if its members are pinned
+            "pinnedIds": [ids[output.id], *dict.fromkeys(i for members in supernodes for i in members[1:])],
+            "supernodes": supernodes,
             "linkType": "both",
             "clickedId": ids[output.id],
             "sg_pos": "",
@@ -97,14 +102,11 @@ def _qk_attributions(trace: Trace, ids: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _ids(trace: Trace) -> dict[str, str]:
-    """The exported id of each node. A feature is layer_feature_position and an error 0_layer_position; where a feature of
-    layer 0 has the same id, the error's gets a suffix."""
-    ids = {node.id: node.id for node in trace.nodes if node.kind != "error"}
-    for node in trace.nodes:
-        if node.kind == "error":
-            name = f"0_{node.layer}_{node.position}"
-            ids[node.id] = f"{name}_error" if name in ids else name
-    return ids
+    """The exported id of each node: layer_feature_position, where the feature of an error is -1."""
+    return {
+        node.id: f"{node.layer}_-1_{node.position}" if node.kind == "error" else node.id
+        for node in trace.nodes
+    }
 
 
 def _node(trace: Trace, node: Node, name: str) -> dict[str, Any]:
@@ -131,7 +133,8 @@ def _node(trace: Trace, node: Node, name: str) -> dict[str, Any]:
         "is_target_logit": node is first_logit,
         "run_idx": 0,
         "reverse_ctx_idx": 0,
-        "influence": node.influence,
+        # cumulative: their viewers keep the nodes up to a threshold
+        "influence": node.cumulative_influence,
         "activation": node.value if node.kind == "feature" else None,
     }
 

@@ -103,6 +103,14 @@ def _drop_dead_ends(used: Tensor, graph: Graph) -> Tensor:  # bool [targets, sou
         used = remaining
 
 
+def cumulative_shares(values: Tensor) -> Tensor:  # [n] -> [n]
+    """The share of the sum that each non-negative value has together with all larger ones."""
+    ordered, order = values.double().sort(descending=True, stable=True)
+    shares = torch.empty_like(ordered)
+    shares[order] = ordered.cumsum(0) / ordered.sum().clamp_min(1e-30)
+    return shares.clamp(max=1.0)
+
+
 def smallest_set(values: Tensor, share: float) -> Tensor:  # [n] -> int64 [k]
     """Indices of the fewest non-negative values with at least a share of the sum, largest first."""
     ordered, order = values.double().sort(descending=True)

@@ -1,18 +1,22 @@
-"""Validation by intervention: ablate a feature or a head in the model itself, and compare the change of the logits with the
-graph's prediction.
+"""Validation by intervention: ablate features, heads and tokens one by one in the model itself, and compare the change of
+the log odds with what a trace predicts.
 
-The prediction for a source is its total effect: what it adds to the logits, directly and through every feature that it
-feeds, each with slope 1. It is compared twice with the model, in which the feature's write is subtracted from the MLPs'
-outputs, or the head's output replaced by its null value, and everything after it computed by the model's own modules:
+Predictions, from the prompt's own pass:
 
-    frozen    attention patterns and norm denominators are frozen, as in the graph. MLPs are the model's: the difference is
-              the transcoder's error, and features that switch on or off.
-    actual    everything changes. The difference from `frozen` is due to attention and to norms.
+    predicted   by the graph: what a source adds to the log odds directly and through every feature that it feeds
+    gradient    gradient times activation in the replaced model, nothing frozen
+    replaced    the ablation itself, done in the replaced model (its features instead of MLPs, errors constant)
+
+Measurements, in the model:
+
+    frozen      attention patterns and norm denominators are frozen, as in the graph. MLPs are the model's: the difference
+                from `predicted` is the transcoder's error, and features that switch on or off
+    actual      everything changes; split exactly into values, attention, norms and errors (`total_effects.py`)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,148 +25,166 @@ from transformers import PreTrainedModel
 from edgewise.gating.activations import Edit, Site
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import architecture_of
-from edgewise.models.hooks import replace_forward, replace_output
+from edgewise.models.hooks import replace_forward
+from edgewise.models.linearised import LinearisedNorm
+from edgewise.tracing.ablations import Ablation, Head, average_embedding, changes, run_ablated
 from edgewise.tracing.graph import Graph
+from edgewise.tracing.graph_predictions import predicted_effects
 from edgewise.tracing.influence import PrunedGraph
-from edgewise.tracing.schema import Intervention, Node
+from edgewise.tracing.schema import Intervention
+from edgewise.tracing.total_effects import (
+    STEPS,
+    GradientEffects,
+    Progress,
+    TotalEffects,
+    batch_size,
+    gradient_effects,
+    integrated_effects,
+)
 
-MAX_ABLATIONS = 30
-"""Features, and as many heads, that are ablated."""
-_BATCH = 32  # ablations at once
-
-Head = tuple[int, int]
-"""Layer, head."""
+_MOVED = 5  # heads named whose patterns an ablation moves
+PREDICTIONS = {"predicted": "", "gradient": "_gradient", "replaced": "_replaced"}
+"""Each prediction, and how the name of its correlation with the measured effects ends."""
+KINDS = ("feature", "head", "token")
 
 
-@dataclass(frozen=True)
-class Effects:
-    """Change of the logits (weighted by probability) for each of n ablations, [n] each."""
-
-    predicted: Tensor
-    frozen: Tensor
-    actual: Tensor
-
-    @property
-    def correlation(self) -> float | None:
-        return _correlation(self.predicted, self.actual)
-
-    @property
-    def frozen_correlation(self) -> float | None:
-        return _correlation(self.predicted, self.frozen)
+def components(graph: Graph, pruned: PrunedGraph, heads: Sequence[Head], most: int) -> list[Ablation]:
+    """One ablation for each of the kept features with most influence and of the given heads, at most `most` of either,
+    and for each token."""
+    length = graph.linear.length
+    kept = pruned.targets[pruned.targets < len(graph.features)]
+    features = kept[pruned.influence[kept + length].argsort(descending=True)][:most].tolist()
+    return [
+        *(Ablation(features=(feature,)) for feature in features),
+        *(Ablation(heads=(head,)) for head in heads[:most]),
+        *(Ablation(tokens=(position,)) for position in range(length)),
+    ]
 
 
 def validate(
-    model: PreTrainedModel, graph: Graph, pruned: PrunedGraph, heads: list[Head], nodes: list[Node]
-) -> tuple[list[Intervention], dict[str, float | None]]:
-    """Ablate the kept features with most influence, and some heads, one by one; and correlate with the predictions."""
-    length = graph.linear.length
-    kept = pruned.targets[pruned.targets < len(graph.features)]
-    order = pruned.influence[kept + length].argsort(descending=True)
-    features = kept[order][:MAX_ABLATIONS]
-    heads = heads[:MAX_ABLATIONS]
-    by_feature, by_head = ablate(model, graph, features, heads)
-    node_ids = {int(s): node.id for s, node in zip(pruned.sources, nodes, strict=False)}
-    names = [node_ids[int(f) + length] for f in features], [f"L{layer}H{head}" for layer, head in heads]
+    model: PreTrainedModel,
+    graph: Graph,
+    ablations: Sequence[Ablation],
+    names: Sequence[str],
+    progress: Progress = lambda n: None,
+    steps: int = STEPS,
+) -> list[Intervention]:
+    """Ablate one component each, and compare with the predictions."""
+    effects = integrated_effects(model, graph, ablations, steps, progress)
+    frozen = frozen_changes(model, graph, ablations)
+    gradient = gradient_effects(model, graph)
+    by_feature, by_head = predicted_effects(graph)
     interventions = []
-    for effects, ablated in zip((by_feature, by_head), names, strict=True):
-        values = (effects.predicted.tolist(), effects.frozen.tolist(), effects.actual.tolist())
-        interventions += [Intervention(*row) for row in zip(ablated, *values, strict=True)]
-    return interventions, {
-        "feature_correlation": by_feature.correlation,
-        "feature_correlation_frozen": by_feature.frozen_correlation,
-        "head_correlation": by_head.correlation,
-        "head_correlation_frozen": by_head.frozen_correlation,
-    }
+    for number, (ablation, name) in enumerate(zip(ablations, names, strict=True)):
+        graph_says, first_order = _predictions(ablation, by_feature, by_head, gradient)
+        interventions.append(
+            Intervention(
+                what=name,
+                kind=_kind(ablation),
+                predicted=graph_says,
+                gradient=first_order,
+                replaced=effects.replaced[number].item(),
+                frozen=frozen[number].item(),
+                actual=effects.measured[number].item(),
+                values=effects.values[number].item(),
+                attention=effects.attention[number].sum().item(),
+                norms=effects.norms[number].item(),
+                errors=effects.errors[number].item(),
+                moved=_moved_heads(effects, number),
+            )
+        )
+    return interventions
+
+
+def correlations(interventions: Sequence[Intervention]) -> dict[str, float | None]:
+    """Of each prediction with the measured effects, for features, heads and tokens; of the graph also with the effects
+    that are measured with attention and norms frozen."""
+    result: dict[str, float | None] = {}
+    for kind in KINDS:
+        chosen = [intervention for intervention in interventions if intervention.kind == kind]
+        actual = torch.tensor([intervention.actual for intervention in chosen])
+        for prediction, ending in PREDICTIONS.items():
+            values = torch.tensor([getattr(intervention, prediction) for intervention in chosen])
+            result[f"{kind}_correlation{ending}"] = _correlation(values, actual)
+        predicted = torch.tensor([intervention.predicted for intervention in chosen])
+        frozen = torch.tensor([intervention.frozen for intervention in chosen])
+        result[f"{kind}_correlation_frozen"] = _correlation(predicted, frozen)
+    return result
+
+
+def effect_closure(interventions: Sequence[Intervention]) -> float:
+    """The largest difference between a measured effect and the sum of its parts, over the largest effect."""
+    errors = [abs(i.values + i.attention + i.norms + i.errors - i.actual) for i in interventions]
+    return max(errors, default=0.0) / max((abs(i.actual) for i in interventions), default=1.0)
+
+
+def ablation_names(graph: Graph, ablations: Sequence[Ablation]) -> list[str]:
+    """The id of the node that each ablation takes out, or L3H1 for a head."""
+    features, ids = graph.features, graph.linear.ids
+    names = []
+    for ablation in ablations:
+        if ablation.heads:
+            names.append("L{}H{}".format(*ablation.heads[0]))
+        elif ablation.tokens:
+            names.append(f"E_{int(ids[ablation.tokens[0]])}_{ablation.tokens[0]}")
+        else:
+            of_feature = (features.layer, features.index, features.position)
+            names.append("_".join(str(int(x[ablation.features[0]])) for x in of_feature))
+    return names
+
+
+def _kind(ablation: Ablation) -> str:
+    return "feature" if ablation.features else "head" if ablation.heads else "token"
+
+
+def _predictions(
+    ablation: Ablation, by_feature: Tensor, by_head: Tensor, gradient: GradientEffects
+) -> tuple[float, float]:
+    """By the graph, and by gradient times activation."""
+    if ablation.features:
+        feature = ablation.features[0]
+        return by_feature[feature].item(), gradient.features.total[feature].item()
+    if ablation.heads:
+        return by_head[ablation.heads[0]].item(), gradient.heads.total[ablation.heads[0]].item()
+    position = ablation.tokens[0]
+    return gradient.tokens.values[position].item(), gradient.tokens.total[position].item()
+
+
+def _moved_heads(effects: TotalEffects, number: int) -> list[tuple[str, float]]:
+    """The heads whose moving patterns do most."""
+    by_head = effects.attention[number]
+    order = by_head.abs().flatten().argsort(descending=True)[:_MOVED].tolist()
+    heads = [divmod(i, by_head.shape[1]) for i in order]
+    return [
+        (f"L{layer}H{head}", by_head[layer, head].item()) for layer, head in heads if by_head[layer, head]
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ frozen, in the model
 
 
 @torch.no_grad()
-def ablate(
-    model: PreTrainedModel, graph: Graph, features: Tensor, heads: list[Head]
-) -> tuple[Effects, Effects]:  # int64 [n]
-    """Effects of ablating some features (numbered as in the graph) one by one, and some heads one by one."""
-    predicted_features, predicted_heads = predicted_effects(graph)
-    n_layers = len(graph.linear.layers)
-    writes = torch.zeros(len(features), n_layers, graph.linear.length, graph.linear.width)
-    for layer in range(n_layers):
-        write = graph.source_write(features + graph.linear.length, layer)
-        if write is not None:
-            writes[:, layer] = write
-
-    def measure(frozen: bool) -> tuple[Tensor, Tensor]:
-        by_feature = [_ablated_change(model, graph, w, [], frozen) for w in writes.split(_BATCH) if len(w)]
-        by_head = [
-            _ablated_change(model, graph, None, heads[first : first + _BATCH], frozen)
-            for first in range(0, len(heads), _BATCH)
-        ]
-        return torch.cat([torch.zeros(0), *by_feature]), torch.cat([torch.zeros(0), *by_head])
-
-    (actual_features, actual_heads), (frozen_features, frozen_heads) = measure(False), measure(True)
-    chosen_heads = [predicted_heads[layer, head] for layer, head in heads]
-    return (
-        Effects(predicted_features[features], frozen_features, actual_features),
-        Effects(torch.stack(chosen_heads) if heads else torch.zeros(0), frozen_heads, actual_heads),
-    )
+def frozen_changes(model: PreTrainedModel, graph: Graph, ablations: Sequence[Ablation]) -> Tensor:  # -> [n]
+    """Change of the log odds in the model, with attention patterns and norm denominators frozen."""
+    mean, batch = average_embedding(model, graph), batch_size(graph)
+    with frozen(model, graph):
+        parts = [graph.linear.embedding.new_zeros(0)]
+        for first in range(0, len(ablations), batch):
+            change = changes(graph, ablations[first : first + batch], mean)
+            parts.append(graph.logits.log_odds(run_ablated(model, graph, change)))
+    return torch.cat(parts) - graph.logits.log_odds(graph.linear.logits)
 
 
-def predicted_effects(graph: Graph) -> tuple[Tensor, Tensor]:  # -> [n], [L, heads]
-    """Total effect of ablating each feature, and each head, by one backward pass through all features."""
-    linear, features = graph.linear, graph.features
-    slope = torch.zeros(len(features))  # d logits / d activation, in all
-    by_head = torch.zeros(len(linear.layers), linear.n_heads)
-    mlp_gradients: dict[int, Tensor] = {}
-
-    def through_features(layer: int, at_mlp: Tensor) -> Tensor | None:
-        mlp_gradients[layer] = at_mlp[0]
-        of_layer = features.of_layer(layer)
-        index, position = features.index[of_layer], features.position[of_layer]
-        writes = graph.transcoder.writes(layer)[index]
-        for later in range(layer, len(linear.layers)):
-            slope[of_layer] += (mlp_gradients[later][position] * writes[:, later - layer]).sum(-1)
-        encoders, _ = graph.transcoder.reads(layer)
-        out = torch.zeros(1, linear.length, linear.width)
-        out[0].index_add_(0, position, encoders[index] * slope[of_layer, None])
-        return linear.layers[layer].norm_2.pull(out)
-
-    def visit(layer: int, at_mlp: Tensor, at_attention: Tensor, at_heads: Tensor) -> None:
-        by_head[layer] = -(
-            at_heads[0] * (linear.head_outputs[layer] - linear.layers[layer].null_value[:, None])
-        ).sum((-2, -1))
-
-    final = torch.zeros(1, linear.length, linear.width)
-    final[0, -1] = graph.logits.weights @ graph.logits.direction
-    linear.pull(linear.final_norm.pull(final), through_features, visit)
-    return -slope * features.activation, by_head
-
-
-def _ablated_change(
-    model: PreTrainedModel, graph: Graph, writes: Tensor | None, heads: list[Head], frozen: bool
-) -> Tensor:  # [batch, L, T, D] -> [batch]
-    """Change of the logits in a batch, each sequence of which lacks another feature's writes or another head."""
-    batch = len(heads) if writes is None else len(writes)
-
-    def drop_head(layer: int, y: Tensor) -> Tensor:
-        y = y.clone()
-        for row, (head_layer, head) in enumerate(heads):
-            if head_layer == layer:
-                y[row, head] = graph.linear.layers[layer].null_value[head]
-        return y
+@contextmanager
+def frozen(model: PreTrainedModel, graph: Graph) -> Iterator[None]:
+    """Keep the recorded attention patterns and norm denominators in every pass of a block."""
 
     def keep_pattern(layer: int, weights: Tensor) -> Tensor:
         return graph.linear.layers[layer].weights.expand_as(weights).clone()
 
-    edits: dict[Site, Edit] = {"outputs": drop_head}
-    if frozen:
-        edits["weights"] = keep_pattern
-    with ExitStack() as stack:
-        if frozen:
-            stack.enter_context(_frozen_norms(model, graph))
-        if writes is not None:
-            for number, layer in enumerate(architecture_of(model).layers):
-                stack.enter_context(replace_output(layer.mlp, lambda y, i=number: y - writes[:, i].to(y)))
-        stack.enter_context(tap(model, edit=edits))
-        logits = model(input_ids=graph.linear.ids[None].expand(batch, -1), use_cache=False).logits[:, -1]
-    centred = logits[:, graph.logits.tokens] - logits.mean(-1, keepdim=True)
-    return (centred - graph.logits.value) @ graph.logits.weights
+    edits: dict[Site, Edit] = {"weights": keep_pattern}
+    with _frozen_norms(model, graph), tap(model, edit=edits):
+        yield
 
 
 @contextmanager
@@ -172,10 +194,17 @@ def _frozen_norms(model: PreTrainedModel, graph: Graph) -> Iterator[None]:
     norms = [(modules.final_norm, graph.linear.final_norm)]
     for layer, linear in zip(modules.layers, graph.linear.layers, strict=True):
         norms += [(layer.norm_1, linear.norm_1), (layer.norm_2, linear.norm_2)]
+        norms += [(layer.post_attention, linear.post_attention), (layer.post_mlp, linear.post_mlp)]
     with ExitStack() as stack:
         for norm, linear in norms:
-            stack.enter_context(replace_forward(norm, lambda x, linear=linear: linear.push(x) + linear.shift))
+            if norm is None or linear is None:
+                continue
+            stack.enter_context(replace_forward(norm, partial(_frozen_norm, linear)))
         yield
+
+
+def _frozen_norm(norm: LinearisedNorm, x: Tensor) -> Tensor:  # [n, T, D], or flattened as in OPT
+    return (norm.push(x.reshape(-1, *norm.scale.shape)) + norm.shift).reshape(x.shape)
 
 
 def _correlation(x: Tensor, y: Tensor) -> float | None:

@@ -6,10 +6,10 @@ import psutil
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.memory import projected_peak
+from edgewise.models.linearised import LinearisedPass
 from edgewise.tracing.graph import BATCH_BYTES, Graph
 from edgewise.tracing.head_shares import link_groups
 from edgewise.tracing.influence import PrunedGraph
-from edgewise.tracing.linearised import LinearisedPass
 from edgewise.tracing.target_logits import TargetLogits
 from edgewise.training.transcoder.transcoder import Transcoder
 

@@ -1,5 +1,6 @@
 """Nodes and links of the pruned graph as data, and the metrics of a trace."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.graph import Graph
 from edgewise.tracing.head_shares import HeadShares
-from edgewise.tracing.influence import PrunedGraph
+from edgewise.tracing.influence import PrunedGraph, cumulative_shares
 from edgewise.tracing.schema import Link, Node
 
 
@@ -22,6 +23,7 @@ def make_nodes(
 ) -> list[Node]:
     """The kept sources, in their order, then the logits. `words` are the texts of the prompt's tokens."""
     length, features = graph.linear.length, graph.features
+    cumulative = cumulative_shares(pruned.influence).tolist()
     nodes = []
     for source in pruned.sources.tolist():
         influence = pruned.influence[source].item()
@@ -36,6 +38,10 @@ def make_nodes(
             layer, position = divmod(feature - len(features), length)
             label = f"{words[position]}: not explained of MLP {layer}"
             nodes.append(Node(f"error_{layer}_{position}", "error", layer, -1, position, label, influence))
+    nodes = [
+        replace(node, cumulative_influence=cumulative[source])
+        for node, source in zip(nodes, pruned.sources.tolist(), strict=True)
+    ]
     return nodes + _logit_nodes(graph, tokenizer)
 
 

@@ -58,7 +58,7 @@ def path_weights(graph: Graph, target: int, source: int) -> PathWeights:
         outputs = layer.weights @ values[number]
         first = slice(number * heads, (number + 1) * heads)
         one[first] = (gradients[number] * outputs).sum((-2, -1))
-        writes = outputs @ layer.outputs  # what each head adds to the residual stream, [heads, T, D]
+        writes = layer.head_writes(outputs)  # what each head adds to the residual stream, [heads, T, D]
         for later_number in range(number + 1, len(linear.layers)):
             later = linear.layers[later_number]
             later_outputs = later.weights @ later.head_values(writes)  # [first, heads, T, d]

@@ -62,7 +62,9 @@ class PairScores:
 
 
 def _largest_pairs(scores: PairScores, names: list[str], graph: Graph) -> QKAttribution:
-    largest = scores.pairs.abs().flatten().argsort(descending=True)[:_MAX_PAIRS]
+    sizes = scores.pairs.abs()
+    sizes[-1, -1] = -1  # everything else by everything else says nothing: it stays in the rest
+    largest = sizes.flatten().argsort(descending=True)[: min(_MAX_PAIRS, sizes.numel() - 1)]
     q, k = torch.unravel_index(largest, scores.pairs.shape)
     pairs = [
         (names[i], names[j], scores.pairs[i, j].item()) for i, j in zip(q.tolist(), k.tolist(), strict=True)

@@ -1,29 +1,20 @@
 """A trace as data: plain values in trace.json, arrays beside it, so that it can be drawn and explored without a model."""
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.files import write_arrays, write_json
 from edgewise.core.results import Result
+from edgewise.core.schema import read_arrays, read_as, saved_form
 from edgewise.core.text import visible
 from edgewise.tracing.schema import Cluster, Intervention, Link, LinkPaths, Node, QKAttribution
 
 FILE, ARRAYS = "trace.json", "trace.safetensors"
 _ARRAY_FIELDS = ("head_shares", "cells", "maps")
-_LIST_FIELDS: dict[str, Any] = {
-    "nodes": Node,
-    "links": Link,
-    "clusters": Cluster,
-    "paths": LinkPaths,
-    "qk_attributions": QKAttribution,
-    "interventions": Intervention,
-}
 _JSON_NAMES = {"qk_attributions": "looks", "metrics": "figures"}
 """Fields that have another name in trace.json."""
 
@@ -63,6 +54,8 @@ class Trace(Result):
     head_shares: np.ndarray  # float32 [links, L, heads]: each link's weight as carried by each head
     cells: np.ndarray  # float32 [L, heads, T, T]: the flow through each attention edge, query by key
     maps: np.ndarray  # float32 [L, heads, T, T]: attention weights
+    runner_up: tuple[str, float] = ("", 0.0)
+    """The most likely token that is not explained, whose logit is subtracted from theirs, and its probability."""
     warnings: list[str] = field(default_factory=list)
 
     def head_flow(self, key: int | None = None, query: int | None = None) -> np.ndarray:  # [L, heads]
@@ -90,8 +83,19 @@ class Trace(Result):
         flow = self.cells[:, :, -1].sum((0, 1))
         return int(flow[:-1].argmax()) if len(flow) > 1 else 0
 
+    @property
+    def measured_on(self) -> str:
+        """What every effect of the trace is a change of."""
+        answers = " / ".join(visible(text.strip() or text) for text, _ in self.logits[:3])
+        runner_up = visible(self.runner_up[0].strip() or self.runner_up[0])
+        return f"logit of {answers} minus that of {runner_up}" if runner_up else f"logit of {answers}"
+
     def table(self) -> list[list[str]]:
-        return [["", self.title], *([label, value] for label, value in self.summary())]
+        try:
+            rows = self.summary()
+        except (KeyError, TypeError, ValueError, IndexError) as error:  # of a file that somebody has changed
+            raise EdgewiseError(f"this trace is incomplete or damaged: {first_line(error)}") from error
+        return [["", self.title], *([label, value] for label, value in rows)]
 
     @property
     def title(self) -> str:
@@ -112,43 +116,62 @@ class Trace(Result):
             ("  which", ", ".join([*heads[:6], *(["..."] if len(heads) > 6 else [])])),
             ("attributed to that token", f"{self.origins[key]:.0%}"),
         ]
-        for kind in ("feature", "head"):
-            actual, frozen = (metrics[f"{kind}_correlation{suffix}"] for suffix in ("", "_frozen"))
-            rows.append((f"predicted against actual, {kind}s", _correlation(actual)))
-            rows.append(("  attention and norms frozen", _correlation(frozen)))
+        rows.append(("measured on", self.measured_on))
+        for kind in ("feature", "head", "token"):
+            r = [_correlation(metrics.get(f"{kind}_correlation{ending}")) for ending in ("", "_replaced")]
+            rows.append((f"effects of {kind}s: graph, replaced model", f"{r[0]}, {r[1]}"))
+        frozen = [_correlation(metrics.get(f"{kind}_correlation_frozen")) for kind in ("feature", "head")]
+        rows.append(("  graph, attention and norms frozen", ", ".join(frozen)))
         return [*rows, ("sums close to", f"{metrics['closure']:.0e}")]
 
     def save(self, folder: str | Path) -> Path:
         """Write trace.json and trace.safetensors into a folder."""
-        path = Path(folder) / FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             _JSON_NAMES.get(name, name): value
             for name, value in asdict(self).items()
             if name not in _ARRAY_FIELDS
         }
-        path.write_text(json.dumps(content, indent=1) + "\n")
-        save_file(
-            {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAY_FIELDS},
-            path.parent / ARRAYS,
+        write_arrays(
+            Path(folder) / ARRAYS, {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAY_FIELDS}
         )
-        return path
+        return write_json(Path(folder) / FILE, content)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Trace":
         """Read what `save` wrote."""
-        try:
-            content = json.loads((Path(folder) / FILE).read_text())
-            arrays = load_file(Path(folder) / ARRAYS)
-            for name, json_name in _JSON_NAMES.items():
-                content[name] = content.pop(json_name)
-            for name, kind in _LIST_FIELDS.items():
-                content[name] = [kind(**values) for values in content[name]]
-            content["logits"] = [(text, p) for text, p in content["logits"]]
-            content |= {name: arrays[name] for name in _ARRAY_FIELDS}
-            return cls(**content)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise EdgewiseError(f"{folder} holds no trace of edgewise: {first_line(error)}") from error
+        path = Path(folder) / FILE
+        saved: dict[str, Any] = dict(
+            vars(read_as(saved_form(cls, *_ARRAY_FIELDS, names=_JSON_NAMES), path, "trace"))
+        )
+        values = {name: saved.pop(json_name) for name, json_name in _JSON_NAMES.items()}
+        arrays: dict[str, Any] = read_arrays(Path(folder) / ARRAYS, "trace")
+        if missing := [name for name in _ARRAY_FIELDS if name not in arrays]:
+            raise EdgewiseError(f"{Path(folder) / ARRAYS} lacks {missing[0]}")
+        trace = cls(**saved, **values, **{name: arrays[name] for name in _ARRAY_FIELDS})
+        trace.check(path)
+        return trace
+
+    def check(self, path: Path) -> None:
+        """Refuse a trace whose parts do not belong together; `path` is named in the error."""
+        layers, heads = self.maps.shape[:2] if self.maps.ndim == 4 else (0, 0)
+        t = len(self.tokens)
+        sizes = {
+            "maps": (layers, heads, t, t),
+            "cells": (layers, heads, t, t),
+            "head_shares": (len(self.links), layers, heads),
+        }
+        for name, size in sizes.items():
+            if getattr(self, name).shape != size or 0 in size[-2:]:
+                raise EdgewiseError(f"{path} and its arrays do not belong together: see {name}")
+        ids = {node.id for node in self.nodes}
+        lost = [end for link in self.links for end in (link.source, link.target) if end not in ids]
+        lost += [node for cluster in self.clusters for node in cluster.nodes if node not in ids]
+        if lost:
+            raise EdgewiseError(f"{path}: there is no node {lost[0]}")
+        if any(not 0 <= paths.link < len(self.links) for paths in self.paths):
+            raise EdgewiseError(f"{path}: paths of a link that there is not")
+        if len(self.origins) != t or not self.logits:
+            raise EdgewiseError(f"{path} is incomplete: it has no logits, or not the origin of each token")
 
 
 def fewest_heads(flow: np.ndarray, share: float) -> list[tuple[int, int, float]]:  # [L, heads]

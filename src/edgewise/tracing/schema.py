@@ -1,6 +1,6 @@
 """What a trace is made of: nodes, links, clusters, QK attributions and interventions, as they are written to trace.json."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Node:
     """Activation of a feature, probability of a logit."""
     origin: int | None = None
     """The position of the token to whose embedding most of a feature's input is attributed."""
+    cumulative_influence: float | None = None
+    """Share of the whole graph's influence that this node and all more influential ones have; None for a logit."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,34 @@ class QKAttribution:
 
 @dataclass(frozen=True)
 class Intervention:
-    """Change of the logits when one feature or head is ablated."""
+    """Change of the log odds when one feature, head or token is ablated: predicted, measured and split."""
 
     what: str
-    """A feature's id, or L5H1."""
+    """The id of a feature or token, or L5H1."""
     predicted: float
-    """By the graph."""
+    """By the graph, whose attention patterns and norm denominators are frozen."""
     frozen: float
     """In the model, with attention patterns and norm denominators frozen."""
     actual: float
     """In the model."""
+    kind: str = ""
+    """feature, head or token"""
+    gradient: float = 0.0
+    """Predicted by gradient times activation in the replaced model, nothing frozen."""
+    replaced: float = 0.0
+    """In the replaced model."""
+    values: float = 0.0
+    """The part of `actual` that goes along values and features."""
+    attention: float = 0.0
+    """The part by moving attention."""
+    norms: float = 0.0
+    """The part by norm denominators."""
+    errors: float = 0.0
+    """The part by what MLPs do beyond their features."""
+    moved: list[tuple[str, float]] = field(default_factory=list)
+    """The heads whose moving patterns do most, and what each does."""
+
+    @property
+    def route(self) -> str:
+        """The largest part: values, attention, norms or errors."""
+        return max(("values", "attention", "norms", "errors"), key=lambda part: abs(getattr(self, part)))

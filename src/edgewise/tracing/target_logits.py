@@ -1,4 +1,8 @@
-"""The logits that a trace explains: of one given token, or of the most likely ones."""
+"""What a trace explains: the logit of a token (given, or the most likely ones) minus the runner-up's.
+
+The difference of two logits is the logarithm of their odds. Unlike a probability it does not saturate when the answer is
+nearly certain, and unlike a logit it does not move when all logits do. Everything in a trace is measured on it.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +19,12 @@ MAX_LOGITS, LOGIT_PROBABILITY = 10, 0.95
 
 @dataclass(frozen=True)
 class TargetLogits:
-    """K logits, each minus the mean over the vocabulary, which no probability depends on."""
+    """K logits, each minus that of the runner-up: the most likely token that is not among the K."""
 
     tokens: Tensor  # int64 [K]
+    runner_up: int
     probability: Tensor  # [K]
-    direction: Tensor  # [K, D]: centred rows of the unembedding
+    direction: Tensor  # [K, D]: rows of the unembedding, minus the runner-up's
     bias: Tensor  # [K]
     value: Tensor  # [K]: the model's
 
@@ -28,18 +33,27 @@ class TargetLogits:
         """Probability of each among the K."""
         return self.probability / self.probability.sum()
 
+    def log_odds(self, logits: Tensor) -> Tensor:  # [..., vocabulary] -> [...]
+        """Logit minus the runner-up's, mean over the K by their probability: the measure of every effect in a trace."""
+        return (logits[..., self.tokens] - logits[..., self.runner_up, None]) @ self.weights.to(logits)
 
-def target_logits(model: PreTrainedModel, logits: Tensor, tokens: Tensor) -> TargetLogits:
-    """The logits [vocabulary] of some tokens [K], as linear functions of the final norm's output."""
+
+def target_logits(model: PreTrainedModel, logits: Tensor, tokens: Tensor, scale: float = 1.0) -> TargetLogits:
+    """The logits [vocabulary] of some tokens [K], as linear functions of the final norm's output.
+
+    scale: The logits divided by the unembedding's output (`LinearisedPass.logit_scale`).
+    """
     unembedding: Any = model.get_output_embeddings()
     weight, bias = unembedding.weight.detach(), getattr(unembedding, "bias", None)
-    bias = torch.zeros(len(weight)) if bias is None else bias.detach()
+    bias = torch.zeros(len(weight)).to(weight) if bias is None else bias.detach()
+    runner_up = int(logits.index_fill(0, tokens, -torch.inf).argmax())
     return TargetLogits(
         tokens,
+        runner_up,
         logits.softmax(-1)[tokens],
-        weight[tokens] - weight.mean(0),
-        bias[tokens] - bias.mean(),
-        logits[tokens] - logits.mean(),
+        scale * (weight[tokens] - weight[runner_up]),
+        scale * (bias[tokens] - bias[runner_up]),
+        logits[tokens] - logits[runner_up],
     )
 
 

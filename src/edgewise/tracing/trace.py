@@ -14,6 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.forward import eval_mode
+from edgewise.models.linearise import linearise
+from edgewise.models.linearised import LinearisedPass
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.models.registry import embedded
 from edgewise.tasks.prompt import EncodedPrompt, encode_prompt
@@ -23,14 +25,18 @@ from edgewise.tracing.contexts import feature_contexts
 from edgewise.tracing.graph import Graph, build_graph
 from edgewise.tracing.head_shares import HeadShares, head_shares
 from edgewise.tracing.influence import PrunedGraph, prune
-from edgewise.tracing.interventions import validate
-from edgewise.tracing.linearised import LinearisedPass
+from edgewise.tracing.interventions import (
+    ablation_names,
+    components,
+    correlations,
+    effect_closure,
+    validate,
+)
 from edgewise.tracing.memory import MemoryPlan, plan_graph, plan_shares
 from edgewise.tracing.nodes import graph_metrics, make_links, make_nodes
 from edgewise.tracing.paths import strongest_link_paths
 from edgewise.tracing.qk_attribution import qk_attributions
-from edgewise.tracing.recording import linearise
-from edgewise.tracing.result import Trace, fewest_heads
+from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Node, QKAttribution
 from edgewise.tracing.target_logits import TargetLogits, most_likely_tokens, target_logits, token_of_text
 from edgewise.tracing.traces import Traces
@@ -69,14 +75,14 @@ def trace(
     """
     config = config or TraceConfig()
     loaded = load_models(models, tokenizer=tokenizer, display=display)
-    subjects = _subjects(loaded, transcoders)
+    subjects = subjects_of(loaded, transcoders)
     return Traces(tuple(_trace_model(subject, config, loaded.display, memory_limit) for subject in subjects))
 
 
 # ---------------------------------------------------------------------------------------------------------------- one model
 
 
-class _Subject(NamedTuple):
+class Subject(NamedTuple):
     """A model with its transcoder."""
 
     name: str
@@ -86,7 +92,7 @@ class _Subject(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
 
 
-def _trace_model(subject: _Subject, config: TraceConfig, display: Display, memory_limit: int | None) -> Trace:
+def _trace_model(subject: Subject, config: TraceConfig, display: Display, memory_limit: int | None) -> Trace:
     """The algorithm, from top to bottom."""
     name, _, model, transcoder, tokenizer = subject
     started = time.monotonic()
@@ -107,20 +113,32 @@ def _trace_model(subject: _Subject, config: TraceConfig, display: Display, memor
         check_memory(plan_shares(graph, pruned))
         with display.bar("splitting links over heads", len(pruned.links)) as progress:
             shares = head_shares(graph, pruned, progress)
-        with display.status("explaining features and validating by intervention"):
+        with display.status("explaining features"):
             explained = _explain(subject, prompt, graph, pruned, shares, config)
-    return replace(explained, metrics=explained.metrics | {"seconds": time.monotonic() - started})
+        ablations = components(graph, pruned, _heads_by_flow(shares), config.ablations)
+        with display.bar("validating by intervention", len(ablations)) as progress:
+            tested = validate(model, graph, ablations, ablation_names(graph, ablations), progress)
+    metrics = explained.metrics | correlations(tested) | {"effect_closure": effect_closure(tested)}
+    metrics["seconds"] = time.monotonic() - started
+    return replace(explained, interventions=tested, metrics=metrics)
+
+
+def _heads_by_flow(shares: HeadShares) -> list[tuple[int, int]]:
+    """All heads, those that carry most first."""
+    flow = shares.cells.numpy().sum((-2, -1), dtype=np.float64)
+    order = np.argsort(-flow, axis=None, kind="stable").tolist()
+    return [(number // flow.shape[1], number % flow.shape[1]) for number in order]
 
 
 def _explain(
-    subject: _Subject,
+    subject: Subject,
     prompt: EncodedPrompt,
     graph: Graph,
     pruned: PrunedGraph,
     shares: HeadShares,
     config: TraceConfig,
 ) -> Trace:
-    """Interpret the pruned graph: clusters, paths, QK attribution, validation by intervention, contexts."""
+    """Interpret the pruned graph: clusters, paths, QK attribution, contexts."""
     name, kind, model, transcoder, tokenizer = subject
     feature_attribution, logit_attribution = attribute_to_tokens(graph)
     nodes = make_nodes(graph, pruned, feature_attribution, prompt.tokens, tokenizer)
@@ -128,9 +146,6 @@ def _explain(
     ids = [node.id for node in nodes]
     clusters = make_clusters(graph, pruned, feature_attribution, prompt.tokens, ids)
     attributions, warnings = _qk_attributions(subject, graph, pruned, shares, nodes)
-    head_flow = shares.cells.numpy().sum((-2, -1), dtype=np.float64)
-    heads = [(layer, head) for layer, head, _ in fewest_heads(head_flow, 1.0)]
-    interventions, correlations = validate(model, graph, pruned, heads, nodes)
     return Trace(
         model=name,
         kind=kind,
@@ -139,6 +154,7 @@ def _explain(
         tokens=prompt.tokens,
         ids=prompt.ids,
         logits=[(node.label, node.value or 0.0) for node in nodes if node.kind == "logit"],
+        runner_up=_runner_up(tokenizer, graph),
         nodes=nodes,
         links=links,
         clusters=clusters,
@@ -146,9 +162,9 @@ def _explain(
         origins=(graph.logits.weights @ logit_attribution).tolist(),
         paths=strongest_link_paths(graph, pruned, links, nodes),
         qk_attributions=attributions,
-        interventions=interventions,
+        interventions=[],
         contexts=feature_contexts(model, name, transcoder, nodes, tokenizer, config.data),
-        metrics=graph_metrics(graph, pruned, shares, config) | correlations,
+        metrics=graph_metrics(graph, pruned, shares, config),
         head_shares=shares.heads.numpy(),
         cells=shares.cells.numpy(),
         maps=torch.stack([layer.weights for layer in graph.linear.layers]).numpy(),
@@ -156,8 +172,14 @@ def _explain(
     )
 
 
+def _runner_up(tokenizer: PreTrainedTokenizerBase, graph: Graph) -> tuple[str, float]:
+    """The token whose logit is subtracted, and its probability."""
+    token = graph.logits.runner_up
+    return str(tokenizer.decode([token])), graph.linear.logits.softmax(-1)[token].item()
+
+
 def _qk_attributions(
-    subject: _Subject, graph: Graph, pruned: PrunedGraph, shares: HeadShares, nodes: list[Node]
+    subject: Subject, graph: Graph, pruned: PrunedGraph, shares: HeadShares, nodes: list[Node]
 ) -> tuple[list[QKAttribution], list[str]]:
     """QK attributions, or a warning if the model's queries and keys do not allow them."""
     try:
@@ -166,12 +188,12 @@ def _qk_attributions(
         return [], [str(error)]
 
 
-def _target_logits(subject: _Subject, linear: LinearisedPass, logit: str | None) -> TargetLogits:
+def _target_logits(subject: Subject, linear: LinearisedPass, logit: str | None) -> TargetLogits:
     if logit is None:
         tokens = most_likely_tokens(linear.logits)
     else:
         tokens = token_of_text(subject.tokenizer, logit, len(linear.logits), subject.name)
-    return target_logits(subject.model, linear.logits, tokens)
+    return target_logits(subject.model, linear.logits, tokens, linear.logit_scale)
 
 
 def _check_key(config: TraceConfig, length: int) -> None:
@@ -184,9 +206,9 @@ def _check_key(config: TraceConfig, length: int) -> None:
 # ------------------------------------------------------------------------------------------------------ models, transcoders
 
 
-def _subjects(
+def subjects_of(
     loaded: LoadedModels, transcoders: TranscoderLike | Sequence[TranscoderLike] | None
-) -> list[_Subject]:
+) -> list[Subject]:
     """Each model in single precision on the CPU, with its transcoder."""
     given = [transcoders] if isinstance(transcoders, TranscoderLike) else transcoders
     if given is not None and len(given) != len(loaded):
@@ -198,7 +220,9 @@ def _subjects(
         transcoder = _shipped(name) if given is None else given[number]
         if not isinstance(transcoder, Transcoder):
             transcoder = load_transcoder(transcoder, model)
-        subjects.append(_Subject(name, kind, model, transcoder, loaded.tokenizer))
+        elif transcoder.encoder.device.type != "cpu":
+            transcoder = copy.deepcopy(transcoder).cpu()
+        subjects.append(Subject(name, kind, model, transcoder, loaded.tokenizer))
     return subjects
 
 

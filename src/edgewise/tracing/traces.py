@@ -12,6 +12,7 @@ from edgewise.tracing.result import FILE, Trace
 GRAPHS = "graphs"
 _SAME_KIND = ("first", "second")
 """Subfolders of the traces of two models of the same kind."""
+SUBFOLDERS = ("dense", "sparse", *_SAME_KIND)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
