@@ -27,12 +27,12 @@ def test_curves_show_the_threshold_the_ratio_and_both_circuits(tmp_path):
         assert [line.get_ydata()[0] for line in dashed] == [0.9]
         curves = [line for line in axes.lines if len(line.get_xdata()) > 2]
         for line, model, colour in zip(curves, both().models, (DENSE, SPARSE), strict=True):
-            curve = getattr(model, kind).curve
+            curve = getattr(model, kind).prefix.curve
             assert [*line.get_xdata()] == curve.counts and [*line.get_ydata()] == curve.explained
             assert line.get_color() == colour
         assert len(axes.collections) == 2  # the bands
         arrows = [text for text in axes.texts if text.arrow_patch is not None]
-        assert [arrow.xy[0] for arrow in arrows] == [getattr(both().models[1], kind).needed]
+        assert [arrow.xy[0] for arrow in arrows] == [getattr(both().models[1], kind).prefix.needed]
     assert shown["heads: 9 → 2"].get_xscale() == "linear"
     assert shown["edges: 90 → 20"].get_xscale() == "symlog" and shown["edges: 90 → 20"].get_xlim()[0] < 0
     words = texts(figure, tmp_path)
@@ -46,14 +46,16 @@ def test_the_spread_over_prompts_is_drawn_below():
     own = [axes for axes in axes_of(draw_curves(both())) if "kept" in axes.get_xlabel()]
     for axes, kind in zip(own, ("heads", "edges"), strict=True):
         for row, model in enumerate(both().models):
-            counts = getattr(model, kind).needed_per_prompt
+            counts = getattr(model, kind).prefix.needed_per_prompt
             lines = [line.get_xdata() for line in axes.lines if line.get_ydata()[0] == -row]
             np.testing.assert_allclose(np.concatenate(lines), np.percentile(counts, [0, 100, 25, 75, 50]))
 
 
 def test_the_caption_says_that_a_curve_exceeds_the_axis(tmp_path):
     model = circuit("wild", "dense", 4, 20)
-    heads = replace(model.heads, curve=Curve([0, 3, 4, 12], [-2.5, 0.5, 3.0, 1.0]))
+    assert model.heads is not None
+    prefix = replace(model.heads.prefix, curve=Curve([0, 3, 4, 12], [-2.5, 0.5, 3.0, 1.0]))
+    heads = replace(model.heads, prefix=prefix)
     figure = draw_curves(result_of(replace(model, heads=heads)))
     assert "from -2.5 to 3, beyond the picture" in whole_text(figure, tmp_path)
     bottom, top = panels(figure)["heads: 4"].get_ylim()

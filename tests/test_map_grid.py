@@ -147,11 +147,11 @@ def test_a_marked_cell_is_framed_in_every_map(tmp_path):
     left, right, bottom, top = images(figure)[0].get_extent()
     box = marks[0].get_paths()[0].get_extents()
     middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
-    assert middle == pytest.approx((left + 5.5 / 16 * (right - left), top + 8.5 / 16 * (bottom - top)))
+    assert middle == pytest.approx((left + 4.5 / 16 * (right - left), top + 7.5 / 16 * (bottom - top)))
     assert any(
-        "query 8 “word0”, key 5 “word5”" in text for text in texts(svg(maps, tmp_path, MapStyle(mark="8,5")))
+        "query 8 “word7”, key 5 “word4”" in text for text in texts(svg(maps, tmp_path, MapStyle(mark="8,5")))
     )
-    for wrong in ("5,8", "16,0"):
+    for wrong in ("5,8", "17,1"):
         with pytest.raises(EdgewiseError, match="no cell"):
             draw_maps(maps, MapStyle(mark=wrong))
 
@@ -185,7 +185,7 @@ def test_no_text_runs_out_of_the_figure_or_into_another(narrow):
     assert not any(Bbox.intersection(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
-@pytest.mark.parametrize("style", [MapStyle(), MapStyle(narrow=True, colour_bar=True, mark="3,0")])
+@pytest.mark.parametrize("style", [MapStyle(), MapStyle(narrow=True, colour_bar=True, mark="3,1")])
 def test_no_heads_and_one_head_are_drawn(tmp_path, style):
     why = "the twin does not show copy"
     for maps in (empty(grid(5, 5), 1, why), empty(empty(grid(5, 5), 0, why), 1), empty(grid(5, 1), 0, why)):
@@ -272,8 +272,8 @@ def test_a_notebook_shows_the_figure_and_the_table():
 
 
 def test_columns_and_marked_cells_are_validated():
-    assert MapStyle(mark=" 8, 5").cell == (8, 5)
-    for wrong in ("8", "8;5", "-1,0", "a,b"):
+    assert MapStyle(mark=" 8, 5").cell == (7, 4)
+    for wrong in ("8", "8;5", "-1,0", "8,0", "a,b"):
         with pytest.raises(EdgewiseError, match="no cell"):
             MapStyle(mark=wrong)
     with pytest.raises(EdgewiseError, match="`columns`"):

@@ -6,7 +6,8 @@ from hosts import VOCABULARY, host
 from runs import command
 
 import edgewise
-from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, ModelCircuit
+from edgewise.circuits.minimal import Explained
+from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, ModelCircuit, PrefixCircuit
 from edgewise.cli.tables.maps import print_maps
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles
@@ -48,7 +49,8 @@ def test_pocket_has_the_heads_of_a_copying_model(pocket):
 
 def model_circuit(model: str, heads: list[str] | None) -> ModelCircuit:
     ranking = [(head, 1.0) for head in heads or []] + [("L0H0", 0.0)]
-    circuit = ComponentCircuit(48, len(heads or []), 0.93, [1], Curve([0, 48], [0.0, 1.0]), ranking)
+    prefix = PrefixCircuit(len(heads or []), Explained(0.93), [1], Curve([0, 48], [0.0, 1.0]), ranking)
+    circuit = ComponentCircuit(48, prefix)
     return ModelCircuit(model, "dense", 1.0, 2.0, -2.0, 32, 0, heads=None if heads is None else circuit)
 
 
@@ -90,7 +92,7 @@ def test_the_command_searches_draws_and_prints(tmp_path):
     circuit = CircuitResult.load(tmp_path)
     for drawn, of in zip(maps.panels, circuit.models, strict=True):
         assert of.heads is not None
-        assert drawn.heads == [head for head, _ in of.heads.ranking[: of.heads.needed]]
+        assert drawn.heads == of.heads.best.components
     before = (tmp_path / "attention-maps.svg").read_bytes()
     (again,) = save_figure(maps.plot(), tmp_path / "again", ["svg"])
     assert again.read_bytes() == before

@@ -8,14 +8,17 @@ import pytest
 from made_traces import PROMPT, make_pair, make_trace, texts
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, PathPatch
+from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.plots.canvas import percent
 from edgewise.plots.style import MARK, Picture
-from edgewise.plots.trace_boxes import MAX_BOXES, choose_boxes, key_share
+from edgewise.plots.trace_boxes import MAX_BOXES, choose_boxes
 from edgewise.plots.trace_diagram import draw_trace
+from edgewise.plots.trace_effects import draw_effects
 from edgewise.plots.trace_heads import MAX_MAPS
+from edgewise.tracing.schema import Intervention
+from edgewise.tracing.word_clusters import word_clusters
 
 
 def colour_of(figure: Figure, content: str) -> Any:
@@ -26,10 +29,10 @@ def colour_of(figure: Figure, content: str) -> Any:
 
 
 def test_the_figure_of_the_paper():
-    figure = draw_trace(make_pair(41, 5))
+    figure = draw_trace(make_pair(41, 5), caption=True)
     shown = texts(figure)
     assert isinstance(figure, Picture) and figure.get_figwidth() == 7
-    assert len(figure.axes[0].images) == 41 + 5
+    assert len(figure.axes[0].images) == 144 + 5  # a wall of all heads of the dense model
     for text in (
         "41 of 144 heads carry 80%",
         "5 of 144 heads carry 80% of it",
@@ -43,7 +46,15 @@ def test_the_figure_of_the_paper():
     assert colour_of(figure, "modulated at 80% by") == MARK
     heads = [f"L{layer}-H{head}" for layer, head, _ in make_trace(5).heads_at(0.8, key=4, query=7)]
     assert [text for text in shown if text in heads] == heads  # most important first
-    for text in ("opposite", "layers 0-1", "layers 0-3", "layers 0-10", "small", "output, 62%"):
+    for text in (
+        "opposite",
+        "layers 0-1",
+        "layers 0-11",
+        "brackets",
+        "layers 0-10",
+        "small",
+        "layer 12, 62%",
+    ):
         assert text in shown
     assert [text for text in shown if text.isdigit()] == [*"12345678"]
     large = [text for text in figure.axes[0].texts if text.get_text() == "large"]
@@ -55,8 +66,8 @@ def test_the_figure_of_the_paper():
     ):
         assert part in caption
     for part in (
-        "3 of 5 clusters",
-        "80% of the output “small” began",
+        "3 of 4 words",
+        "carry 80% of what attention brings from “large”",
         "23% of all",
         "Transcoder: gpt2",
         "dark blue 1",
@@ -130,10 +141,17 @@ def test_one_trace_has_one_panel():
         )
 
 
-def test_very_many_heads_are_cut_and_counted():
+def test_many_needed_heads_are_outlined_in_a_wall_of_all():
     figure = draw_trace([make_trace(90, "dense"), make_trace(2)])
+    assert len(figure.axes[0].images) == 144 + 2
+    squares = [len(c.get_paths()) for c in figure.axes[0].collections]
+    assert squares[:2] == [144, 90]  # all, and those needed
+
+
+def test_of_a_large_model_the_needed_heads_are_cut_and_counted():
+    figure = draw_trace([make_trace(90, "dense", layers=26), make_trace(2, layers=26)])
     assert len(figure.axes[0].images) == MAX_MAPS + 2
-    assert {"90 of 144 heads carry 80%", f"from key pos 5 to query pos 8 ({MAX_MAPS} shown)"} <= {
+    assert {"90 of 312 heads carry 80%", f"from key pos 5 to query pos 8 ({MAX_MAPS} shown)"} <= {
         *texts(figure)
     }
 
@@ -179,35 +197,95 @@ def test_what_cannot_be_drawn_is_refused(traces, key, sentence):
 # ------------------------------------------------------------------------------------------------------------- clusters
 
 
-def test_boxes_are_the_most_influential_clusters_and_that_of_the_key():
-    assert [box.lines[0] for box in choose_boxes(make_trace(3), 4)] == ['"', "large", "opposite"]
-    assert [box.of_key for box in choose_boxes(make_trace(3), 4)] == [False, True, False]
+def test_boxes_are_the_most_influential_words_and_the_key():
+    assert [box.lines[0] for box in choose_boxes(make_trace(3), 4)] == ["large", "brackets", "opposite"]
+    assert [box.of_key for box in choose_boxes(make_trace(3), 4)] == [True, False, False]
     weak = choose_boxes(make_trace(3), 6)
-    assert [box.lines[0] for box in weak] == ['"', "large", "opposite", "is"] and weak[-1].of_key
+    assert [box.lines[0] for box in weak] == ["large", "brackets", "opposite", "is"] and weak[-1].of_key
     even = [((i,), i, 0, 0, 1.0) for i in range(8)]
-    assert len(choose_boxes(make_trace(3, groups=even), 7)) == MAX_BOXES
-    elsewhere = choose_boxes(make_trace(3, groups=[((4,), 7, 3, 5, 1.0)]), 4)
-    assert elsewhere[0].lines == ["large", 'at "', "layers 3-5"] and elsewhere[0].words == [4]
-    assert elsewhere[1].of_key and not elsewhere[1].lines  # the arrow begins at the word
+    words = [*"abcdefgh"]
+    assert len(choose_boxes(make_trace(3, groups=even, tokens=words), 7)) == MAX_BOXES
+    (nothing_there, room) = choose_boxes(make_trace(3, groups=[((1,), 7, 3, 5, 1.0)]), 4)
+    assert nothing_there.lines == ["opposite", "layers 3-5"] and nothing_there.words == [1]
+    assert room.of_key and not room.lines  # the arrow ends at the word
 
 
-def test_the_arrow_counts_all_tokens_of_its_clusters_word():
-    trace = make_trace(3, origins=[0.1, 0.1, 0.1, 0.05, 0.4, 0.08, 0.1, 0.07])
-    assert key_share(trace, 4) == 0.4 and key_share(trace, 3) == pytest.approx(0.2)
-    assert key_share(replace(trace, clusters=[]), 3) == 0.05
-    figure = draw_trace([trace], key=3)
-    assert "modulated at 20% by" in texts(figure) and "(positions 4, 6, 8)" in " ".join(texts(figure))
+def test_clusters_of_one_word_are_merged_and_quotation_marks_are_brackets():
+    groups = [((0,), 0, 0, 0, 0.4), ((0,), 7, 3, 5, 0.3), ((3, 5, 7), 7, 1, 2, 0.2), ((3,), 3, 0, 0, 0.1)]
+    the, brackets = word_clusters(make_trace(3, groups=groups, strengths=[[0.1, 0.2, 0.3, 0.05]]))
+    assert (the.label, the.layers, the.words, the.positions) == ("The", "layers 0-5", [0], [0, 7])
+    assert the.influence == pytest.approx(0.7) and the.direct == pytest.approx(0.3)
+    assert (brackets.label, brackets.layers, brackets.words) == ("brackets", "layers 0-2", [3, 5, 7])
 
 
-def test_the_arrow_begins_at_the_word_if_it_has_no_cluster():
-    for groups in ([], [((4,), 7, 3, 5, 1.0)]):
-        figure = draw_trace([make_trace(3, groups=groups, strengths=[[0.0] * len(groups)])])
+def test_the_arrow_is_the_share_that_the_drawn_heads_carry_and_no_token_hides_its_own():
+    trace = make_trace(3, origins=[0.3, 0.1, 0.1, 0.05, 0.2, 0.08, 0.1, 0.07])
+    shown = texts(draw_trace([trace], share=0.5))
+    carried = sum(share for _, _, share in trace.heads_at(0.5, 4, 7))
+    assert f"modulated at {percent(carried)} by" in shown
+    assert [text for text in shown if text.endswith("%") and text[0].isdigit()][-8:] == [
+        "30%", "10%", "10%", "5%", "20%", "8%", "10%", "7%",
+    ]  # fmt: skip
+
+
+def test_the_arrow_points_from_the_output_to_the_key():
+    figure = draw_trace([make_trace(3)])
+    heads = [
+        p for p in figure.axes[0].patches if isinstance(p, Polygon) and p.get_facecolor() == to_rgba(MARK)
+    ]
+    (tip, *base) = heads[0].get_xy()[:3]
+    assert tip[1] > max(y for _, y in base)  # downward: points are counted from the top
+
+
+def test_the_arrow_ends_at_the_word_if_it_has_no_cluster():
+    for groups in ([], [((1,), 7, 3, 5, 1.0)]):
+        figure = draw_trace([make_trace(3, groups=groups, strengths=[[0.0] * len(groups)])], caption=True)
         red = [patch for patch in figure.axes[0].patches if isinstance(patch, PathPatch)]
         red = [patch for patch in red if patch.get_edgecolor() == to_rgba(MARK)]
         assert len(red) == 3 and "modulated at 80% by" in texts(figure)
         assert "grey arrows" not in " ".join(texts(figure))
 
 
+def test_the_caption_is_drawn_only_if_asked_for():
+    assert not any("Prompt (8 tokens)" in text for text in texts(draw_trace([make_trace(3)])))
+
+
 def test_several_outputs_are_named_by_the_most_likely():
     figure = draw_trace([make_trace(2, logits=[(" tiny", 0.2), (" small", 0.5), (" \n", 0.1)])])
-    assert "output, 50%, 2 more" in texts(figure) and "small" in texts(figure)
+    assert "layer 12, 50%, 2 more" in texts(figure) and "small" in texts(figure)
+
+
+def test_effects_are_drawn_with_their_correlations_and_parts():
+    tested = [
+        Intervention(
+            "E_7_4",
+            1.0,
+            1.0,
+            -2.0,
+            "token",
+            replaced=-1.5,
+            values=-1.0,
+            attention=-2.0,
+            norms=0.5,
+            errors=0.5,
+        ),
+        Intervention("L3H1", 1.0, 1.0, 2.0, "head", replaced=1.0, values=2.0),
+        Intervention("0_12_7", 1, 1, -3, "feature", replaced=-2.0, attention=-3.0, moved=[("L4H1", -2.5)]),
+    ]
+    metrics = {"feature_correlation_replaced": 0.84}
+    trace = make_trace(3, interventions=tested, runner_up=(" big", 0.1), metrics=metrics)
+    figure = draw_effects([trace], caption=True)
+    scatter, bars = figure.axes
+    assert [text.get_text() for text in (scatter.get_legend() or pytest.fail("no legend")).get_texts()] == [
+        "1 features, r = 0.84", "1 heads", "1 tokens",
+    ]  # fmt: skip
+    labels = [label.get_text() for label in bars.get_yticklabels()]
+    assert labels == ["L3H1", "“large” (5)", 'L0/12 at “"” (8) → L4H1']  # the largest above
+    assert bars.get_xlabel() == "change of logit of small minus that of big"
+    rectangles: Any = bars.patches
+    width = {bar.get_facecolor(): 0.0 for bar in rectangles}
+    for bar in rectangles:
+        width[bar.get_facecolor()] += bar.get_width()
+    assert sum(width.values()) == pytest.approx(-2.0 + 2.0 - 3.0)
+    with pytest.raises(EdgewiseError, match="hold no interventions"):
+        draw_effects(make_pair())

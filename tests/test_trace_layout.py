@@ -135,11 +135,11 @@ CASES: dict[str, list[Trace]] = {
 @pytest.mark.filterwarnings("ignore:Glyph:UserWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_overlaps(case):
-    check_layout(draw_trace(CASES[case], key=4 if case.startswith("0") else None))
+    check_layout(draw_trace(CASES[case], key=4 if case.startswith("0") else None, caption=True))
 
 
 def test_a_long_prompt_shows_the_tokens_with_the_largest_attribution():
-    drawn_texts = texts(draw_trace(CASES["140 tokens"]))
+    drawn_texts = texts(draw_trace(CASES["140 tokens"], caption=True))
     numbers = [int(text) for text in drawn_texts if text.isdigit()]
     assert {100, 140} <= {*numbers} and len(numbers) == len({*numbers}) < 50
     caption = " ".join(drawn_texts)

@@ -32,8 +32,7 @@ def collect_flow(models: ModelsLike, config: FlowConfig | None = None) -> Flows:
     flows = Flows(
         [[_flow(loaded, i, prompt, text) for prompt, text in texts.items()] for i in range(len(loaded))]
     )
-    if config.out is not None:
-        flows.save(config.out)
+    flows.save_or_print(config.out, loaded.display)
     return flows
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import check_fields
 
 
 @dataclass(frozen=True)
@@ -18,3 +19,4 @@ class FlowConfig:
     def __post_init__(self) -> None:
         if isinstance(self.prompt, str):
             raise EdgewiseError("`prompt` must be a tuple of texts, not one text")
+        check_fields(self)

@@ -1,12 +1,12 @@
 """The open attention edges of one or two models on prompts, as data."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.files import is_folder, write_json
 from edgewise.core.results import Result
+from edgewise.core.schema import read_as
 from edgewise.core.text import visible
 
 FILE = "flow.json"
@@ -65,22 +65,10 @@ class Flows(Result):
 
     def save(self, folder: str | Path) -> Path:
         """Write flow.json into a folder."""
-        path = Path(folder) / FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), separators=(",", ":")) + "\n")
-        return path
+        return write_json(Path(folder) / FILE, asdict(self), indent=None)
 
     @classmethod
     def load(cls, path: str | Path) -> "Flows":
         """Read what `save` wrote: the folder, or the file."""
         path = Path(path)
-        path = path / FILE if path.is_dir() else path
-        try:
-            rows = json.loads(path.read_text())["rows"]
-            return cls([[_flow(saved) for saved in row] for row in rows])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EdgewiseError(f"{path} holds no flows that edgewise wrote: {first_line(error)}") from error
-
-
-def _flow(saved: dict[str, Any]) -> Flow:
-    return Flow(**{**saved, "edges": [Edge(*edge) for edge in saved["edges"]]})
+        return read_as(cls, path / FILE if is_folder(path) else path, "flows")

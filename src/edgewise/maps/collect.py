@@ -51,8 +51,7 @@ def collect_maps(
     else:
         task = config.task if circuit is None else circuit.task
         maps = AttentionMaps(prompt.text, tokens, panels, task if config.prompt is None else None)
-    if config.out is not None:
-        maps.save(config.out)
+    maps.save_or_print(config.out, loaded.display)
     return maps
 
 
@@ -68,6 +67,7 @@ def _circuit(loaded: LoadedModels, config: MapsConfig, search: bool) -> CircuitR
         prompts=config.prompts,
         threshold=config.threshold,
         edges=False,
+        scrutiny=False,
         seed=config.seed,
     )
     return find_circuits(loaded, settings)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import OpenShare, PromptCount, Seed, check_fields
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,14 @@ class MapsConfig:
     """Heads to show instead of the circuit's: L5H1,L0H0, or all. One alone is drawn with its tokens."""
     circuit: Path | None = None
     """Folder with a circuit.json, from which the task and its heads are taken instead of searching for them."""
-    threshold: float = 0.9
+    threshold: OpenShare = 0.9
     """Share of the task's effect that the heads must explain."""
-    prompts: int = 32
+    prompts: PromptCount = 32
     """Pairs of prompts on which the circuit is searched."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the prompts."""
     out: Path | None = None
     """Folder for attention-maps.json and its arrays, and for the circuit.json of a search."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise EdgewiseError(f"`threshold` must be between 0 and 1, not {self.threshold}")
-        if self.prompts < 1:
-            raise EdgewiseError(f"`prompts` must be positive, not {self.prompts}")
+        check_fields(self)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from edgewise.circuits.result import CircuitResult
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.quantities import shortened
 from edgewise.models.loaded import LoadedModels
 
 
@@ -27,9 +28,9 @@ def parse_heads(text: str, loaded: LoadedModels) -> list[str]:
         return [f"L{layer}H{head}" for layer in range(n_layers) for head in range(n_heads)]
     heads: dict[str, None] = {}
     for name in text.replace(",", " ").split():
-        match = re.fullmatch(r"L(\d+)H(\d+)", name.upper())
+        match = re.fullmatch(r"L(\d{1,9})H(\d{1,9})", name.upper())
         if not match:
-            raise EdgewiseError(f"{name!r} names no head; give `heads` as L5H1,L0H0, or all")
+            raise EdgewiseError(f"{shortened(name)} names no head; give `heads` as L5H1,L0H0, or all")
         layer, head = map(int, match.groups())
         if layer >= n_layers or head >= n_heads:
             last = f"L{n_layers - 1}H{n_heads - 1}"
@@ -52,4 +53,4 @@ def select_circuit_heads(circuit: CircuitResult, names: tuple[str, ...], index: 
     if heads is None:
         note = f"{name} does not show {circuit.task}, so it has no circuit and no heads to show"
         return HeadSelection([], None, note)
-    return HeadSelection([head for head, _ in heads.ranking[: heads.needed]], heads.faithfulness)
+    return HeadSelection(heads.best.components, heads.best.explained.held_out)

@@ -1,16 +1,15 @@
 """Attention maps of one prompt, as data: the grid can be drawn again without a model."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError
+from edgewise.core.files import write_arrays, write_json
 from edgewise.core.results import Result
+from edgewise.core.schema import read_arrays, read_as, saved_form
 from edgewise.maps.statistics import HeadStatistics, diagonal_change, summarise
 
 STEM = "attention-maps"
@@ -88,29 +87,23 @@ class AttentionMaps(Result):
     def save(self, folder: str | Path) -> Path:
         """Write attention-maps.json and, beside it, the maps as attention-maps.safetensors."""
         path = Path(folder) / f"{STEM}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
         maps = {str(i): np.ascontiguousarray(panel.maps) for i, panel in enumerate(self.panels)}
-        save_file(maps, path.with_suffix(".safetensors"))
-        return path
+        write_arrays(path.with_suffix(".safetensors"), maps)
+        return write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, folder: str | Path) -> "AttentionMaps":
         """Read what `save` wrote."""
         path = Path(folder) / f"{STEM}.json"
-        try:
-            content = json.loads(path.read_text())
-            maps = load_file(path.with_suffix(".safetensors"))
-            panels = [_panel(saved, maps[str(i)]) for i, saved in enumerate(content["panels"])]
-            others = {key: content[key] for key in cls.__dataclass_fields__ if key != "panels"}
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise EdgewiseError(
-                f"{folder} holds no attention maps of edgewise: {first_line(error)}"
-            ) from error
-        return cls(**others, panels=panels)
-
-
-def _panel(saved: dict[str, Any], maps: np.ndarray) -> Panel:
-    plain = {key: saved[key] for key in _PLAIN}
-    statistics = {head: HeadStatistics.from_dict(values) for head, values in saved["statistics"].items()}
-    return Panel(**plain, maps=maps, statistics=statistics)
+        saved_panels = list[saved_form(Panel, "maps")]
+        saved = dict(vars(read_as(saved_form(cls, panels=saved_panels), path, "attention maps")))
+        maps = read_arrays(path.with_suffix(".safetensors"), "attention maps")
+        panels = []
+        for index, panel in enumerate(saved.pop("panels")):
+            of_panel, n = maps.get(str(index)), len(saved["tokens"])
+            if of_panel is None or of_panel.shape != (len(panel.heads), n, n):
+                raise EdgewiseError(f"{path} and its arrays do not belong together: see panel {index}")
+            if unknown := [head for head in panel.heads if head not in panel.statistics]:
+                raise EdgewiseError(f"{path}: there are no statistics of {unknown[0]}")
+            panels.append(Panel(**vars(panel), maps=of_panel))
+        return cls(**saved, panels=panels)

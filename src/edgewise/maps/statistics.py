@@ -39,14 +39,6 @@ class HeadStatistics:
         """Whether the diagonal holds at least half of the weight."""
         return self.type.name != "near-empty" and 2 * self.diagonal >= self.weight
 
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> "HeadStatistics":
-        return cls(**{**saved, "type": _type(saved["type"])})
-
-
-def _type(saved: Mapping[str, Any]) -> HeadType:
-    return HeadType(**{**saved, "components": tuple(map(_type, saved["components"]))})
-
 
 def head_statistics(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadStatistics:  # [t, t]
     """Classify and measure one attention map."""

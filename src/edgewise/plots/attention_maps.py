@@ -94,7 +94,7 @@ def draw_maps(maps: AttentionMaps, style: MapStyle | None = None) -> Picture:
 def _check_cell(cell: tuple[int, int] | None, n_tokens: int) -> None:
     if cell is not None and not 0 <= cell[1] <= cell[0] < n_tokens:
         raise EdgewiseError(
-            f"there is no cell {cell[0]},{cell[1]} to mark: queries go from 0 to {n_tokens - 1}, "
+            f"there is no cell {cell[0] + 1},{cell[1] + 1} to mark: queries go from 1 to {n_tokens}, "
             "and a query attends to the keys up to itself"
         )
 
@@ -238,6 +238,6 @@ def _caption(maps: AttentionMaps, layout: _Layout, cell: tuple[int, int] | None)
     if n_cells > 1:
         sentences.append(f"A dot is the darkest of {n_cells} x {n_cells} cells.")
     if cell is not None:
-        query, key = (f"{position} “{visible(maps.tokens[position])}”" for position in cell)
+        query, key = (f"{position + 1} “{visible(maps.tokens[position])}”" for position in cell)
         sentences.append(f"Red: query {query}, key {key}.")
     return [" ".join(sentences), f"Prompt ({len(maps.tokens)} tokens): “{visible(maps.prompt, 160)}”"]

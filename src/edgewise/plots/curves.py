@@ -85,20 +85,39 @@ def _draw_curves(axes: Axes, kind: Kind, series: Sequence[_Series], result: Circ
         if circuit is None:
             axes.plot([], [], color=colour, label=f"{label}: none found")
             continue
-        curve = circuit.curve
+        curve = circuit.prefix.curve
         axes.plot(curve.counts, curve.explained, color=colour, label=label)
         if curve.lower:
             axes.fill_between(curve.counts, curve.lower, curve.upper, color=colour, alpha=0.25, lw=0)
-        axes.plot(circuit.needed, circuit.faithfulness, "o", color=colour, ms=3.5)
+        prefix_share = np.interp(circuit.prefix.needed, curve.counts, curve.explained)
+        axes.plot(circuit.prefix.needed, prefix_share, "o", color=colour, ms=3.5)
+        _draw_path(axes, circuit, colour)
     axes.yaxis.set_major_locator(MultipleLocator(0.5))
     axes.tick_params(labelbottom=False)
     axes.grid(alpha=0.2, lw=0.5)
-    sizes = " → ".join(f"{circuit.needed:,}" if circuit else "none" for circuit in circuits)
+    sizes = " → ".join(f"{circuit.best.size:,}" if circuit else "none" for circuit in circuits)
     axes.set_title(f"{kind}: {sizes}")
-    ratio = result.ratios.get(kind)
     first, last = circuits[0], circuits[-1]
-    if ratio and first and last:
-        _draw_ratio(axes, first.needed, last.needed, result.threshold, ratio)
+    if len(circuits) == 2 and first and last and last.best.size:
+        ratio = first.best.size / last.best.size
+        _draw_ratio(axes, first.best.size, last.best.size, result.threshold, ratio)
+
+
+def _draw_path(axes: Axes, circuit: ComponentCircuit, colour: str) -> None:
+    """The circuits that the joint search went through, and the minimal one, by what it explains of the held-out prompts."""
+    if circuit.minimal is None:
+        return
+    path = circuit.minimal.path
+    axes.plot(path.sizes, path.fit, color=colour, ls=":", lw=1.1)
+    axes.plot(
+        circuit.minimal.size,
+        circuit.minimal.explained.held_out,
+        "D",
+        color=colour,
+        ms=3.5,
+        mec="white",
+        mew=0.4,
+    )
 
 
 def _draw_ratio(axes: Axes, first: int, second: int, threshold: float, ratio: float) -> None:
@@ -132,8 +151,10 @@ def _draw_ratio(axes: Axes, first: int, second: int, threshold: float, ratio: fl
 def _draw_per_prompt(axes: Axes, kind: Kind, series: Sequence[_Series]) -> None:
     """Circuit sizes of single prompts, each with its own ranking: range, quartiles and median."""
     for row, (_, colour, circuit) in enumerate(series):
-        if circuit and circuit.needed_per_prompt:
-            least, lower, median, upper, most = np.percentile(circuit.needed_per_prompt, [0, 25, 50, 75, 100])
+        if circuit and circuit.prefix.needed_per_prompt:
+            least, lower, median, upper, most = np.percentile(
+                circuit.prefix.needed_per_prompt, [0, 25, 50, 75, 100]
+            )
             axes.plot([least, most], [-row, -row], color=colour, lw=0.7)
             axes.plot([lower, upper], [-row, -row], color=colour, lw=4, alpha=0.5, solid_capstyle="butt")
             axes.plot(median, -row, "|", color=colour, ms=6, mew=1.4)
@@ -162,8 +183,9 @@ def _set_scale(axes: Axes, kind: Kind, total: int) -> None:
 def _range(result: CircuitResult) -> tuple[float, float]:
     """The lowest and the highest share of all curves and bands, at least 0 to 1."""
     circuits = [circuit for model in result.models for circuit in (model.heads, model.edges) if circuit]
-    curves = [circuit.curve for circuit in circuits]
+    curves = [circuit.prefix.curve for circuit in circuits]
     shares = [x for curve in curves for x in (*curve.explained, *curve.lower, *curve.upper)]
+    shares += [x for circuit in circuits if circuit.minimal for x in circuit.minimal.path.fit]
     return min(0.0, *shares, 0.0), max(1.0, *shares, 1.0)
 
 
@@ -183,8 +205,14 @@ def _caption(result: CircuitResult, kinds: Sequence[str]) -> str:
         if "edges" in kinds:
             sentences.append(f"Edges ranked by {result.method}.")
         sentences.append(
-            f"Dashed: {result.threshold:g} of the {result.metric}, with the smallest circuits there."
+            f"Dashed: {result.threshold:g} of the {result.metric}, with the smallest prefixes of the rankings (circles)."
         )
+        if any(
+            getattr(model, kind) and getattr(model, kind).minimal for model in result.models for kind in kinds
+        ):
+            sentences.append(
+                "Dotted: the joint search, on the prompts it fits; diamonds: its minimal circuits, on held-out prompts."
+            )
         sentences.append("Below: what each prompt needs with its own ranking (range, quartiles, median).")
     lowest, highest = _range(result)
     if lowest < LOWEST or highest > HIGHEST:

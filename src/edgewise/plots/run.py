@@ -16,10 +16,11 @@ def draw_run(result: SparsifyResult) -> Figure:
     lines, summary = result.log, result.summary
     steps = [line for line in lines if "expected_density" in line]
     checks = [line for line in lines if "held_out_ce" in line]
+    kl = f"; KL from the dense model {summary['kl']:.4f}" if "kl" in summary else ""
     title = f"Post-training of {model_name(str(summary['model']))}: {summary['density']:.2%} of edges left"
     caption = (
         f"Recipe {summary['recipe']}, seed {summary['seed']}. Held-out loss in nats per token; the target is the dense "
-        f"model's {summary['dense_ce']:.3f} + {summary['tolerance']:g}."
+        f"model's {summary['dense_ce']:.3f} + {summary['tolerance']:g}{kl}."
     )
     # checks on the way see a part of the held-out text; only their distance from the dense model compares with the end
     losses = [summary["dense_ce"] + line["delta_ce"] for line in checks]
@@ -63,6 +64,11 @@ def _draw_loss(axes: Axes, checks: list[dict[str, Any]], summary: dict[str, Any]
     axes.plot(_millions(checks), losses, color=SPARSE, marker=".", ms=3, lw=1.2)
     axes.axhline(summary["dense_ce"] + summary["tolerance"], color=TARGET, ls="--", lw=0.8)
     axes.set_ylim(summary["dense_ce"] - 2 * summary["tolerance"], top)
+    compared = [line for line in checks if "held_out_kl" in line]
+    divergences = [(line["tokens"] / 1e6, summary["dense_ce"] + line["held_out_kl"]) for line in compared]
+    if divergences:
+        axes.plot(*zip(*divergences, strict=True), color=SPARSE, lw=0.8, ls=":", label="dense model's + KL")
+        axes.legend(loc="best")
     axes.set_title("held-out loss (dashed: target)")
     axes.set_xlabel("million tokens")
 

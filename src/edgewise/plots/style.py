@@ -5,6 +5,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import matplotlib as mpl
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from edgewise.core.files import write_atomically
 from edgewise.core.text import visible
 
 Format = Literal["svg", "pdf", "png"]
@@ -89,11 +91,11 @@ def _quiet_style() -> Iterator[None]:
 def save_figure(figure: Figure, path: str | Path, formats: Sequence[Format] = FORMATS) -> list[Path]:
     """Write `path`.svg, .pdf and .png, making the folder; gives the paths."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     paths = [path.with_name(f"{path.name}.{format}") for format in formats]
     with _quiet_style():
         for path, format in zip(paths, formats, strict=True):
-            figure.savefig(path, format=format, metadata=_NO_DATE[format])
+            save = partial(figure.savefig, format=format, metadata=_NO_DATE[format])
+            write_atomically(path, save)
     return paths
 
 

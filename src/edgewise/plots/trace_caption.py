@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from edgewise.core.text import visible
 from edgewise.plots.canvas import percent, pooled
-from edgewise.plots.trace_boxes import key_positions, key_share
 from edgewise.plots.trace_heads import CarryingHeads
 from edgewise.plots.trace_layout import WordLayout
+from edgewise.tracing.word_clusters import word_clusters
 
 
 def caption(panels: Sequence[CarryingHeads], layout: WordLayout, side: float) -> list[str]:
@@ -33,13 +33,14 @@ def _words(heads: CarryingHeads, layout: WordLayout) -> str:
     trace, key = heads.trace, heads.key
     boxes, text = sum(bool(box.lines) for box in layout.boxes), ""
     if boxes:
-        text += f"Boxes: {boxes} of {len(trace.clusters)} clusters of features that respond to the same words (lines), "
-        text += "with their layers"
+        text += f"Boxes: {boxes} of {len(word_clusters(trace))} words to which features respond (lines), with their layers"
         text += "; grey arrows: what the output takes straight from one. " if layout.has_grey_arrows else ". "
-    positions = key_positions(trace, key)
-    where = f"position{'s' * (len(positions) > 1)} {', '.join(str(p + 1) for p in positions)}"
-    text += f"{percent(key_share(trace, key))} of the output “{layout.output[0]}” began as the embedding of "
-    text += f"“{visible(trace.tokens[key])}” ({where}), not counting what began as an error of the transcoder"
+    word = visible(trace.tokens[key])
+    text += (
+        f"The heads that are drawn carry {percent(heads.carried)} of what attention brings from “{word}” to the last token. "
+        "Below each token: the share of the output that is attributed to its embedding, not counting what is attributed to "
+        "reconstruction errors"
+    )
     errors = trace.metrics.get("influence_of_errors")
     return text + (f", {percent(errors)} of all." if errors is not None else ".")
 
@@ -49,5 +50,7 @@ def _prompt(panels: Sequence[CarryingHeads], layout: WordLayout) -> str:
     transcoders = [*dict.fromkeys(visible(heads.trace.transcoder, 40) for heads in panels)]
     shown, count = len(layout.words.labels), len(trace.tokens)
     text = f"Prompt ({count} tokens): “{visible(trace.prompt, 160)}”. "
-    text += f"Shown are the {shown} tokens where most of the output began. " if shown < count else ""
+    text += (
+        f"Shown are the {shown} tokens to which most of the output is attributed. " if shown < count else ""
+    )
     return f"{text}Transcoder{'s' * (len(transcoders) > 1)}: {', '.join(transcoders)}."

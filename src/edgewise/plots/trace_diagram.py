@@ -31,8 +31,15 @@ from edgewise.plots.canvas import (
     wrap,
 )
 from edgewise.plots.style import MARK, PAGE, Picture, figure_style
-from edgewise.plots.trace_caption import caption
-from edgewise.plots.trace_heads import MAX_MAPS, CarryingHeads, dense_grid, draw_maps, named_grid
+from edgewise.plots.trace_caption import caption as caption_of
+from edgewise.plots.trace_heads import (
+    MAX_MAPS,
+    CarryingHeads,
+    dense_grid,
+    draw_maps,
+    draw_wall,
+    named_grid,
+)
 from edgewise.plots.trace_layout import lay_out
 from edgewise.plots.trace_words import draw_words
 from edgewise.tracing.result import Trace
@@ -43,16 +50,18 @@ _CORNER = 26.0  # the width of the small axes K and Q
 _WIDTHS = ((6, 134.0), (16, 154.0), (MAX_MAPS, 186.0))  # of the left panel, for so many heads
 
 
-def draw_trace(traces: Trace | Iterable[Trace], key: int | None = None, share: float = 0.8) -> Picture:
+def draw_trace(
+    traces: Trace | Iterable[Trace], key: int | None = None, share: float = 0.8, caption: bool = False
+) -> Picture:
     """Draw a trace, or two of the same prompt: the dense model's first, then its twin's.
 
     `key` is the position, counted from 0, from which heads carry something to the last one; by default the position from
     which they carry most. Shown are the fewest heads that carry `share` of it. A head maps the key to the query if the query
     gives this key more weight than any other; only then is its cell filled.
 
-    The arrow's label is the share of the output that is attributed to the embedding of the key's word, through whatever is
-    in between (`Trace.origins`); if its cluster joins several tokens of the same text, to all of them. What is attributed to
-    errors of the transcoder is not counted there; the caption says how much that is.
+    Read the arrow from the output to the key's word; its label is the share of what attention brings from the key to the
+    query that the drawn heads carry. Below each token is the share of the output that is attributed to its embedding,
+    through whatever is in between (`Trace.origins`). With `caption`, three paragraphs below say what is shown.
     """
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     key = _checked_key(traces, key)
@@ -62,20 +71,23 @@ def draw_trace(traces: Trace | Iterable[Trace], key: int | None = None, share: f
     dense_width = next(w for count, w in _WIDTHS if len(dense.shown) <= count) if dense else -PAD
     width, left = 72 * PAGE, EDGE + dense_width + PAD
     inner = width - EDGE - left - 2 * PAD
-    grid, layout = named_grid(len(main.shown), inner), lay_out(main.trace, key, inner)
+    grid, layout = named_grid(len(main.shown), inner), lay_out(main.trace, key, inner, main.carried)
     height = grid.height + _GAP + layout.height
-    maps = dense_grid(len(dense.shown), dense_width - 2 * PAD, height) if dense else grid
+    maps = dense_grid(dense, dense_width - 2 * PAD, height) if dense else grid
     height = max(height, maps.height)
-    paragraphs = caption(panels, layout, min(grid.side, maps.side))
+    paragraphs = caption_of(panels, layout, min(grid.side, maps.side)) if caption else []
     lines = [line for text in paragraphs for line in wrap(text, width - 2 * EDGE, SMALL)]
     frame, top = PAD + _HEADER + height + _NAME, EDGE + PAD + _HEADER
     with figure_style():
-        figure, axes = canvas(width, EDGE + frame + PAD / 2 + 1.35 * SMALL * len(lines) + 2 + EDGE)
+        figure, axes = canvas(
+            width, EDGE + frame + EDGE + bool(lines) * (PAD / 2 + 1.35 * SMALL * len(lines) + 2)
+        )
         if dense:
             _draw_panel(axes, dense, EDGE, dense_width, frame)
             _draw_count(axes, dense, EDGE + PAD, dense_width - 2 * PAD)
             maps_top = top if maps.above else top + (height - maps.height) / 2
-            draw_maps(axes, dense, maps, EDGE + PAD, maps_top, dense_width - 2 * PAD)
+            draw = draw_wall if dense.is_wall else draw_maps
+            draw(axes, dense, maps, EDGE + PAD, maps_top, dense_width - 2 * PAD)
         _draw_panel(axes, main, left, inner + 2 * PAD, frame)
         _draw_sentence(axes, main, left + PAD, inner)
         draw_maps(axes, main, grid, left + PAD, top, inner)

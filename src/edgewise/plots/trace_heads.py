@@ -8,13 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Rectangle
 
-from edgewise.plots.canvas import GREY, LINE, draw_map, draw_squares, draw_text, ems, percent
+from edgewise.plots.canvas import GREY, INK, LINE, draw_map, draw_squares, draw_text, ems, percent
 from edgewise.plots.style import MARK
 from edgewise.tracing.result import Trace
 
 MAX_MAPS = 60
 """Maps in one panel."""
 _MAX_SIDE, _GAP = 54.0, 6.0  # of a map, between maps
+_FEW_SIDES = {1: 88.0, 2: 88.0, 3: 80.0, 4: 68.0}  # of a map, where so few have the panel to themselves
+_MAX_WALL = 300
+"""Maps in a wall of all heads of a model."""
 _MAX_NAMED = 6  # maps of the dense model that have a name above and a share below, as the twin's have
 
 
@@ -35,6 +38,11 @@ class CarryingHeads:
     def heads(self) -> list[tuple[int, int, float]]:
         """Layer, head and its part of the flow, largest first."""
         return self.trace.heads_at(self.share, key=self.key, query=self.query)
+
+    @property
+    def carried(self) -> float:
+        """The share of the flow that they carry together."""
+        return sum(share for _, _, share in self.heads)
 
     @property
     def shown(self) -> list[tuple[int, int, float]]:
@@ -76,8 +84,14 @@ class CarryingHeads:
         return f"{len(self.heads)} of {layers * width} heads {verb} {100 * self.share:.4g}%"
 
     @property
+    def is_wall(self) -> bool:
+        """Whether all heads of the model are drawn, those needed outlined."""
+        layers, width = self.trace.maps.shape[:2]
+        return len(self.heads) > _MAX_NAMED and layers * width <= _MAX_WALL
+
+    @property
     def cut_off(self) -> str:
-        return f" ({MAX_MAPS} shown)" if len(self.heads) > MAX_MAPS else ""
+        return f" ({MAX_MAPS} shown)" if len(self.heads) > MAX_MAPS and not self.is_wall else ""
 
 
 @dataclass(frozen=True)
@@ -110,23 +124,54 @@ class Grid:
 
 
 def named_grid(count: int, width: float, max_columns: int = 6) -> Grid:
-    """Named maps in rows of about the same length, of six or less unless there are very many."""
+    """Named maps in rows of about the same length, of six or less unless there are very many; few are large."""
     max_columns = max_columns if count <= 16 else int(width / 38)
     rows = math.ceil(count / max_columns)
     columns = math.ceil(count / max(rows, 1)) or 1
-    return Grid(columns, rows, min(_MAX_SIDE, (width + _GAP) / columns - _GAP), _GAP, above=9, below=5)
+    side = _FEW_SIDES.get(count, _MAX_SIDE) if max_columns > 2 else _MAX_SIDE
+    return Grid(columns, rows, min(side, (width + _GAP) / columns - _GAP), _GAP, above=9, below=5)
 
 
-def dense_grid(count: int, width: float, height: float) -> Grid:
-    """The dense model's maps: up to six with names, more as large as they fit; the panel grows before they become tiny."""
+def dense_grid(heads: CarryingHeads, width: float, height: float) -> Grid:
+    """The dense model's maps: up to six with names; where more are needed, a wall of all its heads, a row for each layer,
+    or (of a large model) of those needed, as large as they fit."""
+    count = len(heads.shown)
     if count <= _MAX_NAMED:
         return named_grid(count, width, max_columns=2)
+    if heads.is_wall:
+        layers, columns = heads.trace.maps.shape[:2]
+        gap = 2.0
+        side = min((width + gap) / columns - gap, max((height + gap) / layers - gap, 9.0))
+        return Grid(columns, layers, side, gap)
     grids = []
     for columns in range(1, 11):
         rows, widest = math.ceil(count / columns), (width + 4) / columns - 4
         side = min(_MAX_SIDE, widest, max((height + 4) / rows - 4, min(widest, 20.0)))
         grids.append(Grid(columns, rows, side, 4.0))
     return max(grids, key=lambda grid: grid.side)
+
+
+def draw_wall(axes: Axes, heads: CarryingHeads, grid: Grid, left: float, top: float, width: float) -> None:
+    """All heads of a model, the last layer at the top, those needed outlined, the key's cell red where it is attended to."""
+    layers, columns = heads.trace.maps.shape[:2]
+    corners = grid.corners(layers * columns, left, top, width)
+    needed = {(layer, head) for layer, head, _ in heads.heads}
+    cell = grid.side / len(heads.trace.tokens)
+    size = max(cell, min(2.4, grid.side / 5))
+    right, down = (
+        min(max((at + 0.5) * cell - size / 2, 0), grid.side - size) for at in (heads.key, heads.query)
+    )
+    outlined, red = [], []
+    for number, (x, y) in enumerate(corners):
+        layer, head = layers - 1 - number // columns, number % columns
+        draw_map(axes, heads.trace.maps[layer, head], x, y, grid.side)
+        if heads.maps_key(layer, head):
+            red.append(Rectangle((x + right, y + down), size, size))
+        if (layer, head) in needed:
+            outlined.append((x, y))
+    draw_squares(axes, corners, grid.side, LINE, 0.3)
+    draw_squares(axes, outlined, grid.side, INK, 0.9)
+    axes.add_collection(PatchCollection(red, facecolor=MARK, edgecolor="none", zorder=4), autolim=False)
 
 
 def draw_maps(axes: Axes, heads: CarryingHeads, grid: Grid, left: float, top: float, width: float) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from edgewise.core.text import visible
 from edgewise.plots.canvas import BOLD, ems, fitted, percent
-from edgewise.plots.trace_boxes import Box, choose_boxes, key_share
+from edgewise.plots.trace_boxes import Box, choose_boxes
 from edgewise.tracing.result import Trace
 
 MIN_DIRECT = 0.01
@@ -33,11 +33,14 @@ class Words(NamedTuple):
     """Read upward, with their numbers, where they do not fit side by side."""
     height: float
     numbers_height: float
+    """Of the positions, and below them the share of the output that is attributed to each token."""
+    shares: dict[int, str]
+    """By position; empty where they do not fit."""
 
 
 @dataclass(frozen=True)
 class WordLayout:
-    """From bottom to top: numbers, words, lines, boxes, the arrow, the output."""
+    """From bottom to top: shares and numbers, words, lines, boxes, the arrow, the output."""
 
     output: list[str]
     arrow_label: str
@@ -62,8 +65,8 @@ class WordLayout:
         return any(box.direct >= MIN_DIRECT and not box.of_key for box in self.boxes)
 
 
-def lay_out(trace: Trace, key: int, width: float) -> WordLayout:
-    """Place the words, and the boxes near theirs, in so many points."""
+def lay_out(trace: Trace, key: int, width: float, carried: float) -> WordLayout:
+    """Place the words, and the boxes near theirs, in so many points; `carried` is the share at the arrow."""
     words = _lay_out_words(trace, key, width)
     boxes = sorted(choose_boxes(trace, key), key=lambda box: _centre(box, words))
     centres = [_centre(box, words) for box in boxes]
@@ -78,8 +81,8 @@ def lay_out(trace: Trace, key: int, width: float) -> WordLayout:
     spans = _spread(centres, [min(w, limit) for w in widths], weights, width)
     text, probability = max(trace.logits, key=lambda pair: pair[1])
     others = f", {len(trace.logits) - 1} more" if len(trace.logits) > 1 else ""
-    output = [visible(text), f"output, {percent(probability)}{others}"]
-    arrow_label = f"modulated at {percent(key_share(trace, key))} by"
+    output = [visible(text), f"layer {trace.maps.shape[0]}, {percent(probability)}{others}"]
+    arrow_label = f"modulated at {percent(carried)} by"
     return WordLayout(output, arrow_label, key, boxes, spans, words, width)
 
 
@@ -99,18 +102,21 @@ def _lay_out_words(trace: Trace, key: int, width: float) -> Words:
             left = (width - sum(widths) - gap * (len(shown) - 1)) / 2
             starts = [left + sum(widths[:i]) + gap * i for i in range(len(shown))]
             centres = {p: x + w / 2 for p, x, w in zip(shown, starts, widths, strict=True)}
-            return Words(centres, labels, size, False, 1.4 * size, 1.6 * NUMBER)
+            shares = {p: percent(trace.origins[p]) for p in shown}
+            fits = all(NUMBER * ems(shares[p]) <= w + gap for p, w in zip(shown, widths, strict=True))
+            return Words(centres, labels, size, False, 1.4 * size, 3.2 * NUMBER, shares if fits else {})
     column = min(12.0, width / len(shown))
     size = min(7.0, 0.84 * column)
     left = (width - column * len(shown)) / 2
     centres = {position: left + column * (i + 0.5) for i, position in enumerate(shown)}
     numbers = NUMBER * BOLD * ems(str(shown[-1] + 1)) + 3
-    return Words(centres, labels, size, True, size * max(label_ems.values()) + 4, numbers)
+    return Words(centres, labels, size, True, size * max(label_ems.values()) + 4, numbers, {})
 
 
 def _centre(box: Box, words: Words) -> float:
-    """Where a box belongs: between its words and its features' positions."""
-    near = [words.centres[p] for p in sorted({*box.words, *box.positions}) if p in words.centres]
+    """Where a box belongs: above its words, or else where its features are."""
+    places = [[words.centres[p] for p in where if p in words.centres] for where in (box.words, box.positions)]
+    near = places[0] or places[1]
     return sum(near) / len(near) if near else max(words.centres.values())
 
 

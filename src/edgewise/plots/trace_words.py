@@ -76,7 +76,7 @@ def _draw_word_line(
 
 
 def _draw_output(axes: Axes, layout: WordLayout, bands: _Bands) -> None:
-    """The box at the top, straight above where its arrow begins; other arrows come from the sides."""
+    """The box at the top, its arrow down to the key's box; arrows of other boxes come from the sides."""
     left, top, bottom = bands.left, bands.output, bands.output + OUTPUT_HEIGHT
     centres = [left + x + width / 2 for x, width in layout.spans]
     begin = next(x for x, box in zip(centres, layout.boxes, strict=True) if box.of_key)
@@ -93,8 +93,8 @@ def _draw_output(axes: Axes, layout: WordLayout, bands: _Bands) -> None:
     base = bottom + ARROW_HEIGHT / 2 + 0.75 * NOTE
     half = 7.0 * ems(layout.arrow_label) / 2
     centre = min(max(begin, left + half), left + layout.width - half)
-    _draw_path(axes, [(begin, bands.boxes), (begin, base + 3)], [Path.MOVETO, Path.LINETO], True)
-    _draw_arrow(axes, [(begin, base - LABEL), (begin, bottom)], marked=True)
+    _draw_path(axes, [(begin, bottom), (begin, base - LABEL)], [Path.MOVETO, Path.LINETO], True)
+    _draw_arrow(axes, [(begin, base + 3), (begin, bands.boxes)], marked=True)
     draw_text(axes, centre, base, layout.arrow_label, 7.0, ha="center", color=MARK)
 
 
@@ -111,6 +111,8 @@ def _draw_tokens(axes: Axes, layout: WordLayout, bands: _Bands) -> None:
         else:
             draw_text(axes, x, below - 3, label, words.size, ha="center", **style)
             draw_text(axes, x, below + 1.2 * NUMBER, number, NUMBER, ha="center", **small)
+            if position in words.shares:
+                draw_text(axes, x, below + 2.7 * NUMBER, words.shares[position], NUMBER, ha="center", **small)
 
 
 def _draw_box(axes: Axes, bounds: tuple[float, float, float, float], lines: Sequence[str], edge: str) -> None:

@@ -36,7 +36,7 @@ class HeadEdge(NamedTuple):
 
 def circuit_heads(model: ModelCircuit) -> set[tuple[int, int]]:
     """Layer and head of each head of the circuit."""
-    names = [name for name, _ in model.heads.ranking[: model.heads.needed]] if model.heads else []
+    names = model.heads.best.components if model.heads else []
     return {(int(match[1]), int(match[2])) for name in names if (match := _HEAD.fullmatch(name))}
 
 
@@ -55,7 +55,10 @@ def head_edges(model: ModelCircuit) -> list[HeadEdge]:
 
 def _named_head_edges(model: ModelCircuit) -> list[tuple[re.Match[str], float]]:
     """Names and weights of edges between heads: not from the embedding, from or to an MLP, or to the logits."""
-    ranking = model.edges.ranking[: model.edges.needed] if model.edges else []
+    if model.edges is None:
+        return []
+    circuit = {*model.edges.best.components}
+    ranking = [(name, weight) for name, weight in model.edges.prefix.ranking if name in circuit]
     return [(match, weight) for name, weight in ranking if (match := _EDGE.fullmatch(name))]
 
 
@@ -159,9 +162,9 @@ def _caption(result: CircuitResult) -> str:
 def _description(model: ModelCircuit) -> str:
     """The size of a model's circuit, in a sentence."""
     assert model.heads is not None
-    text = f"{model_name(model.model)}: filled {model.heads.needed} of {model.heads.total} heads"
+    text = f"{model_name(model.model)}: filled {model.heads.best.size} of {model.heads.total} heads"
     if model.edges is not None:
-        needed, n_named = model.edges.needed, len(model.edges.ranking)
+        needed, n_named = model.edges.best.size, len(model.edges.best.components)
         saved = f", of which the first {n_named:,} were saved," if n_named < needed else ""
         text += f"; {len(_named_head_edges(model)):,} of its {needed:,} edges{saved} run between heads"
     return f"{text}."
