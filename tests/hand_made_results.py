@@ -8,7 +8,8 @@ from typing import Any
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 
-from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, ModelCircuit
+from edgewise.circuits.minimal import Explained
+from edgewise.circuits.result import CircuitResult, ComponentCircuit, Curve, ModelCircuit, PrefixCircuit
 from edgewise.flow.result import Edge, Flow
 from edgewise.plots.style import save_figure
 
@@ -22,14 +23,14 @@ def component_circuit(
     explained = [min(1.0, 0.91 * count / max(needed, 1)) for count in counts]
     lower, upper = ([x - 0.05 for x in explained], [x + 0.05 for x in explained]) if spread else ([], [])
     weights = [(-1) ** (i % 3 == 2) * 2.0 / (i + 1) for i in range(len(names))]
-    return ComponentCircuit(
-        total=total,
+    prefix = PrefixCircuit(
         needed=needed,
-        faithfulness=explained[counts.index(needed)],
+        explained=Explained(explained[counts.index(needed)]),
         needed_per_prompt=[min(total, needed + i) for i in range(prompts)],
         curve=Curve(counts, explained, lower, upper),
         ranking=list(zip(names, weights, strict=True)),
     )
+    return ComponentCircuit(total, prefix)
 
 
 def circuit(

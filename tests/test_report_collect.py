@@ -12,8 +12,12 @@ import torch
 import edgewise
 from edgewise.circuits.prompt_maps import PromptMaps, quantise
 from edgewise.core.errors import EdgewiseError
+from edgewise.flow.result import Edge, Flow, Flows
+from edgewise.maps.result import AttentionMaps, Panel
+from edgewise.maps.statistics import head_statistics
 from edgewise.report.collect import collect
 from edgewise.report.packing import pack_maps
+from edgewise.report.traces import pair_traces
 
 MODELS = ["pocket", "pocket-sparse"]
 
@@ -22,7 +26,9 @@ MODELS = ["pocket", "pocket-sparse"]
 def results(tmp_path_factory) -> Path:
     """A folder as `edgewise circuit` and `edgewise trace` leave it."""
     folder = tmp_path_factory.mktemp("results")
-    config = edgewise.CircuitConfig(task="antonym", prompts=4, edges=False, out=folder / "antonym")
+    config = edgewise.CircuitConfig(
+        task="antonym", prompts=4, edges=False, scrutiny=False, out=folder / "antonym"
+    )
     edgewise.find_circuits(MODELS, config)
     for name in MODELS:
         edgewise.trace(name).save(folder / "trace" / name)
@@ -55,7 +61,7 @@ def test_collects_every_result_in_the_folder(results: Path):
     data = collect(results)
     json.dumps(data, allow_nan=False)
     assert data["notes"] == []
-    assert data["training"]["checks"] == [[10, 0.4, 0.1]]
+    assert [run["checks"] for run in data["trainings"]] == [[[10, 0.4, 0.1]]]
     (task,) = data["tasks"]
     assert task["task"] == "antonym"
     assert [model["model"] for model in task["models"]] == MODELS
@@ -154,3 +160,59 @@ def test_a_folder_without_results_is_refused(tmp_path: Path):
     (tmp_path / "summary.json").write_text("[]")  # not ours
     with pytest.raises(EdgewiseError, match="holds nothing to report"):
         collect(tmp_path)
+
+
+def as_trace(run: str, kind: str, prompt: str = "a b") -> dict:
+    return {"run": run, "kind": kind, "prompt": prompt, "tokens": prompt.split()}
+
+
+def test_traces_are_paired_by_run_and_all_are_kept():
+    """Two runs on the same prompt stay two pairs of a dense model and its twin."""
+    runs = [
+        as_trace(f"{run}/{kind}", kind) for run in ("demo/trace", "trace") for kind in ("sparse", "dense")
+    ]
+    pairs = pair_traces([*runs, as_trace("other", "sparse", "c d"), as_trace("long/first", "dense", "e f")])
+    assert [[trace["kind"] for trace in pair] for pair in pairs] == [["dense", "sparse"]] * 2 + [
+        ["sparse"],
+        ["dense"],
+    ]
+    assert [pair[0]["label"] for pair in pairs] == ["a b (demo/trace)", "a b (trace)", "c d", "e f"]
+    beside = pair_traces([as_trace("t/pocket", "dense"), as_trace("t/twin", "sparse")])
+    assert [[trace["run"] for trace in pair] for pair in beside] == [["t/pocket", "t/twin"]]
+    three = pair_traces([as_trace("t/a", "dense"), as_trace("t/b", "dense"), as_trace("t/c", "sparse")])
+    assert [len(pair) for pair in three] == [1, 1, 1]  # whose twin is it?
+
+
+def test_every_run_flow_and_map_is_there_under_a_name(results_copy: Path):
+    shutil.copytree(results_copy / "antonym", results_copy / "again")
+    shutil.copytree(results_copy / "run", results_copy / "second-run")
+    edges = [Edge(1, 2, 1, 0, 0.5)]
+    flows = Flows(
+        [
+            [Flow(name, kind, "a b", ["a", "b"], ["", "c"], 2, 3, edges)]
+            for name, kind in (("m", "dense"), ("n", "sparse"))
+        ]
+    )
+    flows.save(results_copy / "flow")
+    statistics = {f"L{i // 3}H{i % 3}": head_statistics(np.eye(2)) for i in range(6)}
+    panel = Panel("m", "M", "dense", ["L1H2"], np.eye(2, dtype=np.float32)[None], statistics)
+    AttentionMaps("a b", ["a", "b"], [panel]).save(results_copy / "maps")
+    (results_copy / "evaluation.json").write_text(
+        json.dumps({"m": {"ce": 1.0, "density": 0.1, "edges_per_query": 2}})
+    )
+    data = collect(results_copy)
+    assert [task["task"] for task in data["tasks"]] == [
+        "antonym (again)",
+        "antonym (antonym)",
+        "flow of a b",
+        "maps of a b",
+    ]
+    assert [run["run"] for run in data["trainings"]] == ["run", "second-run"]
+    flow, maps = data["tasks"][2:]
+    assert [model["model"] for model in flow["models"]] == ["m", "n"]
+    unpacked = unpack_maps(flow["prompts"][0]["maps"][0])
+    assert unpacked.shape == (2, 3, 3) and unpacked[1, 2].tolist() == [0, 128, 0] and unpacked.sum() == 128
+    assert (
+        maps["models"][0]["shown"] == ["L1H2"] and unpack_maps(maps["prompts"][0]["maps"][0])[1, 2, 0] == 255
+    )
+    assert data["evaluations"] == {"m": {"ce": 1.0, "density": 0.1, "edges_per_query": 2}}

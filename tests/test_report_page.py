@@ -164,8 +164,40 @@ def trace(kind: str, words: list[str]) -> dict[str, Any]:
                 "pairs": [[f"error_0_{last}", f"1_12_{key}", 7.5], ["rest", f"E_1_{key}", 0.5]],
             }
         ],
-        "interventions": [{"what": "L1H1", "predicted": -2.0, "actual": -3.0, "frozen": -2.5}],
-        "figures": {"influence_kept": 0.97, "influence_of_errors": 0.2, "attention_share": 0.4},
+        "interventions": [
+            {
+                "what": "L1H1",
+                "kind": "head",
+                "predicted": -2.0,
+                "replaced": -2.75,
+                "actual": -3.0,
+                "frozen": -2.5,
+                "values": -1.0,
+                "attention": -2.5,
+                "norms": 0.75,
+                "errors": -0.25,
+                "moved": [["L2H0", -2.4]],
+            }
+        ],
+        "words": [
+            {
+                "label": words[key],
+                "layers": "layers 0-1",
+                "words": [key],
+                "positions": [key],
+                "influence": 0.6,
+                "direct": 0.4,
+            }
+        ],
+        "runner_up": [" big", 0.005],
+        "figures": {
+            "influence_kept": 0.97,
+            "influence_of_errors": 0.2,
+            "attention_share": 0.4,
+            "head_correlation": 0.61,
+            "head_correlation_replaced": 0.93,
+            "head_correlation_frozen": 0.97,
+        },
         "contexts": {
             "1_12": {"contexts": [context], "raised": [[" small", 2.0]], "lowered": [[" big", -1.0]]}
         },
@@ -197,7 +229,8 @@ def report(words: list[str] | None = None, **changes: Any) -> dict[str, Any]:
         "made": "edgewise",
         "title": "run",
         "notes": [],
-        "training": training,
+        "trainings": [training],
+        "evaluations": {},
         "tasks": [task("copy", 3, 4, words), task("ioi", 3, 4, words)],
         "traces": [[trace("dense", words), trace("sparse", words)]],
     }
@@ -243,10 +276,10 @@ def test_the_policy_allows_the_page_itself_and_nothing_else():
 
 def test_numbers_that_are_not_finite_become_null():
     data = report()
-    data["training"]["delta_ce"] = float("nan")
+    data["trainings"][0]["delta_ce"] = float("nan")
     data["tasks"][0]["models"][0]["accuracy"] = float("-inf")
     page = data_in(report_html(data))
-    assert page["training"]["delta_ce"] is None and page["tasks"][0]["models"][0]["accuracy"] is None
+    assert page["trainings"][0]["delta_ce"] is None and page["tasks"][0]["models"][0]["accuracy"] is None
 
 
 def run_folder(folder: Path) -> Path:
@@ -264,7 +297,7 @@ def test_a_partial_run_is_reported_with_notes_on_what_is_missing(tmp_path: Path)
     path = write_report(run_folder(tmp_path / "run"))
     assert path == tmp_path / "run" / "report.html"
     data = data_in(path.read_text())
-    assert data["training"]["density"] == 0.01 and not data["tasks"] and not data["traces"]
+    assert data["trainings"][0]["density"] == 0.01 and not data["tasks"] and not data["traces"]
     assert any("circuit/circuit.json could not be read" in note for note in data["notes"])
     assert any("no traces" in note for note in data["notes"])
     assert data == collect(tmp_path / "run")  # an earlier report in the folder is ignored
@@ -273,7 +306,7 @@ def test_a_partial_run_is_reported_with_notes_on_what_is_missing(tmp_path: Path)
 def test_a_report_that_cannot_be_written_raises_and_leaves_no_file(tmp_path: Path):
     folder = run_folder(tmp_path / "run")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(EdgewiseError, match="cannot be written"):
+    with pytest.raises(EdgewiseError, match="taken is a folder; give a file"):
         write_report(folder, tmp_path / "taken")
     with pytest.raises(EdgewiseError, match="no folder"):
         write_report(tmp_path / "nowhere")
@@ -399,7 +432,7 @@ def wait_for_text(part: Any, text: str) -> None:
 def test_the_overview_shows_the_key_figures(browser: Any, path: Path):
     with Visit(browser, path) as page:
         values = page.locator(".figure .value").all_inner_texts()
-        assert [value.replace("\u00a0", " ") for value in values] == ["12→2", "1.0 %", "+0.004", "1"]
+        assert [value.replace("\u00a0", " ") for value in values] == ["6→2", "1.0 %", "+0.004", "1"]
         bottom = page.locator(".figures").bounding_box()
         assert bottom["y"] + bottom["height"] < 900
         page.hover(".figure >> nth=1")
@@ -602,8 +635,77 @@ def test_a_trace_opens_down_to_head_shares_qk_attribution_and_contexts(browser: 
         wait_for_text(panel, "Top activating contexts")
         assert "big" in panel.inner_text() and "Promotes" in panel.inner_text()
         wait_for_fragment(page, "pick=node")
-        page.get_by_role("button", name="pocket", exact=True).click()
+        page.get_by_role("button", name="pocket", exact=True).last.click()
         wait_for_fragment(page, "side=0")
+
+
+@in_browser
+def test_a_trace_says_above_the_fold_how_far_it_can_be_trusted(browser: Any, path: Path):
+    with Visit(browser, path, "#trace") as page:
+        trust = page.locator(".trust")
+        assert "minus that of “big”" in trust.inner_text()
+        assert trust.locator("tbody tr").first.locator("td").all_inner_texts()[1::3] == [
+            "0.61",
+            "0.93",
+            "0.97",
+        ]
+        box = trust.bounding_box()
+        assert box["y"] + box["height"] < 900
+        row = page.locator(".effects li")
+        assert "\u22123.00" in row.inner_text() and "moves L2H0 \u22122.4" in row.inner_text()
+        assert row.locator(".part").count() == 4
+        assert "modulated at" in page.locator(".diagram").first.text_content()
+
+
+@in_browser
+def test_every_run_is_there_under_its_name(browser: Any, tmp_path: Path):
+    """Runs, traces and flows on the same prompt, each with a switch."""
+    pairs = [[trace("dense", WORDS), trace("sparse", WORDS)] for _ in range(2)]
+    for run, pair in zip(("demo/trace", "trace"), pairs, strict=True):
+        for one in pair:
+            one["label"] = f"{one['prompt']} ({run})"
+    runs = [
+        report()["trainings"][0] | {"run": run, "delta_ce": delta}
+        for run, delta in (("a", 0.004), ("b", 0.02))
+    ]
+    flow: dict[str, Any] = task("flow of it", 3, 4, WORDS) | {"metric": ""}
+    for model in flow["models"]:
+        model.update(head_circuit=None, edge_circuit=None, counts={}, accuracy=None)
+    file = tmp_path / "report.html"
+    evaluations = {"pocket": {"ce": 1.6, "density": 1.0, "edges_per_query": 48.5}}
+    evaluations["pocket-sparse"] = {"ce": 1.606, "density": 0.0045, "edges_per_query": 0.2}
+    file.write_text(
+        report_html(report(traces=pairs, trainings=runs, tasks=[task("copy", 3, 4, WORDS), flow]))
+    )
+    with Visit(browser, file, "#trace") as page:
+        labels = page.locator("#view-trace select").first.locator("option").all_inner_texts()
+        assert [label.split("(")[-1] for label in labels] == ["demo/trace)", "trace)"]
+        go(page, "overview")
+        assert page.locator("#view-overview select option").all_inner_texts() == ["a", "b"]
+        assert page.locator(".figure.missed").count() == 0
+        page.locator("#view-overview select").select_option("b")
+        wait_for_frame(page)
+        assert "misses its tolerance of 0.01" in page.locator(".figure.missed").inner_text()
+        assert page.locator(".tasks-table tbody tr").count() == 1  # a flow is no task
+        go(page, "flow?task=1")
+        assert page.locator("#view-flow svg").count() > 0
+    file.write_text(report_html(report(evaluations=evaluations)))
+    with Visit(browser, file) as page:  # the twin of the circuits, not that of another run
+        figures = page.locator(".figure").all_inner_texts()
+        assert "0.45" in figures[1] and "pocket-sparse" in figures[1] and "+0.006" in figures[2]
+
+
+@in_browser
+def test_escape_closes_and_back_goes_back(browser: Any, path: Path):
+    with Visit(browser, path, "#maps") as page:
+        page.locator("button.head:visible").first.click()
+        wait_for_fragment(page, "open=true")
+        page.locator("h1").click()  # the focus is elsewhere
+        page.keyboard.press("Escape")
+        wait_for_frame(page)
+        assert page.locator(".detail:visible").count() == 0
+        page.go_back()
+        wait_for_fragment(page, "open=true")
 
 
 @in_browser
@@ -665,7 +767,7 @@ def test_missing_results_have_a_note_and_no_tab(browser: Any, tmp_path: Path):
     with Visit(browser, path, "#trace") as page:
         assert page.get_by_role("tab").all_inner_texts() == ["Overview"]
         assert "circuit.json could not be read" in page.locator(".notes").inner_text()
-    bare = report(training=None, traces=[[trace("sparse", WORDS)]])
+    bare = report(trainings=[], traces=[[trace("sparse", WORDS)]])
     bare["tasks"][0] |= {"prompts": []}
     bare["tasks"][0]["models"][1] |= {"head_circuit": None, "edge_circuit": None, "layers": 0}
     bare["tasks"] = [bare["tasks"][0], bare["tasks"][1] | {"models": bare["tasks"][1]["models"][:1]}]

@@ -20,6 +20,7 @@ export interface Curve {
 export interface ComponentCircuit {
   total: number;
   needed: number;
+  minimal?: number | null; // components of the smallest circuit that a joint search found
   faithfulness: number;
   curve: Curve;
   ranking: [string, number][];
@@ -30,12 +31,13 @@ export interface ModelCircuit {
   kind: string;
   layers: number;
   heads: number;
-  accuracy: number;
+  accuracy: number | null;
   prompts: number;
   warnings: string[];
   counts: Record<string, number | null>;
   head_circuit: ComponentCircuit | null;
   edge_circuit: ComponentCircuit | null;
+  shown?: string[]; // the heads whose maps there are, if not all
 }
 
 export interface Prompt {
@@ -103,12 +105,29 @@ export interface FeatureContexts {
   lowered?: [string, number][];
 }
 
-/** Change of the logits when a feature or a head is ablated. */
+/** Change of the log odds when a feature, head or token is ablated: predicted, measured, and its parts. */
 export interface Intervention {
-  what: string; // a feature's id, or L5H1
-  predicted: number;
+  what: string; // the id of a feature or token, or L5H1
+  kind?: string;
+  predicted: number; // by the graph
+  replaced?: number; // in the replaced model
   actual: number;
   frozen: number; // with attention patterns and norm denominators frozen
+  values?: number; // parts of what is measured
+  attention?: number;
+  norms?: number;
+  errors?: number;
+  moved?: [string, number][]; // heads whose moving patterns do most
+}
+
+/** All clusters that respond to one word, as boxes of the diagram. */
+export interface WordCluster {
+  label: string;
+  layers: string;
+  words: number[];
+  positions: number[];
+  influence: number;
+  direct: number;
 }
 
 export interface Trace {
@@ -116,8 +135,11 @@ export interface Trace {
   kind: string;
   transcoder: string;
   prompt: string;
+  label?: string; // the prompt, and the run if prompts are the same
   tokens: string[];
   logits: [string, number][];
+  runner_up?: [string, number]; // effects are changes of the logit minus this token's
+  words?: WordCluster[];
   nodes: TraceNode[];
   links: TraceLink[];
   clusters: Cluster[];
@@ -139,6 +161,7 @@ export interface Trace {
 
 export interface Training {
   model: string;
+  run?: string; // its folder
   recipe: string | null;
   seed: number | null;
   tolerance: number | null;
@@ -157,12 +180,20 @@ export interface Training {
   checks: [number, number, number][]; // validations: tokens, density, loss above the dense model's
 }
 
+/** Loss and density of a model on held-out text. */
+export interface Evaluation {
+  ce: number | null;
+  density: number | null;
+  edges_per_query: number | null;
+}
+
 export interface Report {
   version: number;
   made: string;
   title: string;
   notes: string[];
-  training: Training | null;
+  trainings: Training[];
+  evaluations: Record<string, Evaluation>;
   tasks: Task[];
   traces: Trace[][];
 }

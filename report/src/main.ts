@@ -66,6 +66,8 @@ class Page {
       this.nameTheme();
       this.views.forEach((view) => view.update(null));
     });
+    // wherever the focus is: Esc closes what is open and clears what is picked
+    addEventListener("keydown", ({ key }) => key === "Escape" && this.store.set({ open: false, pick: "" }));
     addEventListener("beforeprint", () => {
       setPrinting(true);
       this.tabs.forEach((tab) => this.show(tab, null));

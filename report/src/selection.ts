@@ -1,5 +1,5 @@
 // The part of the report that the state selects. Indices out of range, as in a link to another report, are clamped.
-import type { ComponentCircuit, ModelCircuit, Prompt, Report, Task, Trace } from "./data";
+import type { ComponentCircuit, ModelCircuit, Prompt, Report, Task, Trace, Training } from "./data";
 import { headName } from "./maps/attention-maps";
 import type { State } from "./store";
 
@@ -14,6 +14,9 @@ export const selectedPrompt = (task: Task | undefined, state: State): Prompt | u
 
 export const selectedTraces = (report: Report, state: State): Trace[] =>
   report.traces[clampIndex(state.trace, report.traces.length)] ?? [];
+
+export const selectedTraining = (report: Report, state: State): Training | undefined =>
+  report.trainings[clampIndex(state.training, report.trainings.length)];
 
 export const selectedSide = (traces: Trace[], state: State): number => clampIndex(state.side, traces.length);
 
@@ -35,6 +38,7 @@ export function rankedHeads(model: ModelCircuit, layers: number, heads: number):
 
 /** The heads of a model's circuit at the threshold; without a circuit, all heads. */
 export function circuitHeads(model: ModelCircuit, threshold: number, layers: number, heads: number): string[] {
+  if (model.shown) return model.shown;
   const all = rankedHeads(model, layers, heads);
   return model.head_circuit ? all.slice(0, circuitSize(model.head_circuit, threshold)) : all;
 }

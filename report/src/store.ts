@@ -19,6 +19,7 @@ export interface State {
   steps: number; // layers back from the target; -1: all
   edges: number; // drawn in the wiring
   trace: number;
+  training: number;
   links: number; // drawn in the attribution graph
   side: number; // 0 or 1: which model's trace
   share: number; // of the flow from the key, in the diagram
@@ -43,6 +44,7 @@ const DEFAULTS: State = {
   steps: -1,
   edges: 60,
   trace: 0,
+  training: 0,
   links: 100,
   side: 1,
   share: 0.8,
@@ -50,6 +52,9 @@ const DEFAULTS: State = {
   pick: "",
 };
 const KEYS = Object.keys(DEFAULTS) as (keyof State)[];
+
+/** What Back undoes: views that one goes to, and a head that is opened. The rest only changes the link. */
+const STEPS: ReadonlySet<keyof State> = new Set(["tab", "task", "prompt", "trace", "training", "open", "pick"]);
 
 export class Store {
   state: State = { ...DEFAULTS, ...parse(location.hash) };
@@ -72,7 +77,7 @@ export class Store {
     if (!changed.length) return;
     this.state = { ...before, ...change };
     this.notify(changed);
-    if (changed.includes("tab")) this.write(true);
+    if (changed.some((key) => STEPS.has(key))) this.write(true);
     else {
       clearTimeout(this.timer); // browsers limit how often the URL may change
       this.timer = window.setTimeout(() => this.write(false), 120);

@@ -15,15 +15,20 @@ interface Column {
 
 const COLUMNS: Column[] = [
   { key: "heads", name: "Heads", description: "that explain the threshold's share of the effect, one ranking for all prompts" },
+  { key: "heads_minimal", name: "Heads, minimal", description: "of the smallest circuit that a joint search found" },
   { key: "edges", name: "Edges", description: "between heads, MLPs, embedding and logits that explain it" },
+  { key: "edges_minimal", name: "Edges, minimal", description: "of the smallest circuit that a joint search found" },
   { key: "head_head_edges", name: "Head pairs", description: "joined by edges of the circuit" },
   { key: "token_edges", name: "Token edges", description: "(head, query, key) used per prompt, on average" },
 ];
 
+/** Whether circuits were searched: flows and maps of given prompts have none. */
+export const hasCircuit = (task: Task): boolean => task.metric !== "";
+
 export function taskTable(context: Context): View {
   const { report, store } = context;
   const rows = () =>
-    report.tasks.flatMap((task) =>
+    report.tasks.filter(hasCircuit).flatMap((task) =>
       task.models.map((model, i) => [
         task.task,
         modelTitles(task.models)[i],
@@ -41,7 +46,7 @@ export function taskTable(context: Context): View {
   const columns = COLUMNS.filter(({ key }) =>
     report.tasks.some((task) => task.models.some((model) => model.counts[key] != null)),
   );
-  const update = () => replace(body, legend(report.tasks[0]!.models), table(context, columns));
+  const update = () => replace(body, legend(report.tasks.find(hasCircuit)!.models), table(context, columns));
   return { element: section, update };
 }
 
@@ -55,7 +60,7 @@ function table(context: Context, columns: Column[]): HTMLElement {
       el("th", { scope: "col", title: `${name} ${description}` }, name),
     ),
   );
-  const rows = context.report.tasks.map((task, i) => taskRow(context, columns, task, i));
+  const rows = context.report.tasks.flatMap((task, i) => (hasCircuit(task) ? [taskRow(context, columns, task, i)] : []));
   return el(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of tasks" },
@@ -91,7 +96,7 @@ function taskRow({ store, tabs }: Context, columns: Column[], task: Task, index:
       "td",
       {},
       ...task.models.map(({ accuracy }, i) =>
-        bar(accuracy, 1, colours[i]!, names[i]!, percent(accuracy, accuracy < 0.9995 ? 1 : 0)),
+        bar(accuracy, 1, colours[i]!, names[i]!, percent(accuracy, (accuracy ?? 0) < 0.9995 ? 1 : 0)),
       ),
     ),
     ...columns.map(sizes),

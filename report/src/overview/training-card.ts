@@ -1,14 +1,16 @@
 // The post-training: density and loss during training, and evaluations before and after.
 import type { Training } from "../data";
+import { selectedTraining } from "../selection";
 import { card } from "../ui/card";
 import { chart } from "../ui/chart";
 import { colour } from "../ui/colour";
-import { add, el, onResize, replace, zoom } from "../ui/dom";
-import { percent, plural, shortNumber, visible } from "../ui/format";
+import { add, el, onResize, replace, select, zoom } from "../ui/dom";
+import { indexChoices, percent, plural, shortNumber, visible } from "../ui/format";
 import type { Context, View } from "../ui/view";
 
-export function trainingCard({ store }: Context, training: Training): View {
+export function trainingCard({ report, store }: Context): View {
   let pictures: SVGSVGElement[] = [];
+  const training = () => selectedTraining(report, store.state)!;
   const { section, body } = card(
     store,
     "Post-training",
@@ -16,19 +18,29 @@ export function trainingCard({ store }: Context, training: Training): View {
     "training",
     {
       pictures: () => pictures,
-      rows: () => [["tokens", "density", "delta_ce"], ...training.checks],
-      value: () => training,
+      rows: () => [["tokens", "density", "delta_ce"], ...training().checks],
+      value: () => training(),
     },
   );
+  const runs = el("div", { class: "controls" });
   const stage = el("div", { class: "pair" });
-  add(body, stage, facts(training), evaluations(training));
+  const details = el("div", {});
+  add(body, runs, stage, details);
   const draw = (width: number) => {
-    if (!training.checks.length) return replace(stage, el("p", { class: "quiet" }, "There is no log of this run."));
-    pictures = charts(training, width > 680 ? (width - 24) / 2 : width);
+    if (!training().checks.length) return replace(stage, el("p", { class: "quiet" }, "There is no log of this run."));
+    pictures = charts(training(), width > 680 ? (width - 24) / 2 : width);
     replace(stage, ...pictures);
   };
+  const update = () => {
+    const names = report.trainings.map(({ run, model }) => visible(run && run !== "." ? run : model, 60));
+    const index = report.trainings.indexOf(training());
+    const choose = (chosen: number) => store.set({ training: chosen });
+    replace(runs, names.length > 1 && select("Run", indexChoices(names), index, choose));
+    replace(details, facts(training()), evaluations(training()));
+    if (stage.clientWidth) draw(stage.clientWidth / zoom());
+  };
   onResize(stage, (width) => draw(width / zoom()));
-  return { element: section, update: () => stage.clientWidth && draw(stage.clientWidth / zoom()) };
+  return { element: section, update };
 }
 
 function charts({ checks, tolerance }: Training, width: number): SVGSVGElement[] {

@@ -3,7 +3,8 @@
 import type { Trace } from "../data";
 import { svg } from "../ui/dom";
 import { percent, visible } from "../ui/format";
-import { chooseBoxes, keyShare, spread, type ClusterBox } from "./diagram-clusters";
+import { AttentionMaps } from "../maps/attention-maps";
+import { chooseBoxes, spread, type ClusterBox } from "./diagram-clusters";
 
 const GAP = 10;
 const OUTPUT = 40; // heights, from top to bottom
@@ -32,20 +33,27 @@ interface TokenLayout {
   length: number; // of the longest label, if rotated
 }
 
-export function drawPrompt(trace: Trace, key: number, room: number, selectKey: (key: number) => void) {
+/** `carried` is the share of the flow from the key that the drawn heads carry. */
+export function drawPrompt(
+  trace: Trace,
+  key: number,
+  carried: number,
+  room: number,
+  selectKey: (key: number) => void,
+) {
   const layout = layOutTokens(trace, key, room);
   const boxes = placeBoxes(trace, key, room, layout);
   const group = svg(
     "g",
     {},
     ...boxes.flatMap((placed) => tokenLines(placed, key, layout)),
-    ...drawOutput(trace, key, boxes, room),
+    ...drawOutput(trace, carried, boxes, room),
     ...boxes.flatMap(({ box, left, width }) =>
       box.lines.length ? [drawBox(left, BOX_TOP, width, box.lines, box.ofKey ? "box key" : "box")] : [],
     ),
     ...drawTokens(trace, key, layout, selectKey),
   );
-  return { group, height: TOKEN_TOP + (layout.rotated ? layout.length + 20 : 40) };
+  return { group, height: TOKEN_TOP + (layout.rotated ? layout.length + 20 : 56) };
 }
 
 /** Boxes as near as possible to their tokens, narrower if they do not fit. */
@@ -69,7 +77,8 @@ function placeBoxes(trace: Trace, key: number, room: number, { centres }: TokenL
 }
 
 function centreOf(box: ClusterBox, centres: Map<number, number>): number {
-  const near = [...new Set([...box.words, ...box.positions])].flatMap((position) => centres.get(position) ?? []);
+  const [words, places] = [box.words, box.positions].map((list) => list.flatMap((at) => centres.get(at) ?? []));
+  const near = words!.length ? words! : places!;
   return near.length ? near.reduce((a, b) => a + b, 0) / near.length : Math.max(0, ...centres.values());
 }
 
@@ -98,20 +107,23 @@ function drawTokens(trace: Trace, key: number, layout: TokenLayout, selectKey: (
       : svg("text", { x, y: TOKEN_TOP + 16, "text-anchor": "middle" }, visible(token, 14));
     const y = layout.rotated ? bottom + 14 : TOKEN_TOP + 32;
     const number = svg("text", { class: "number", x, y, "text-anchor": "middle" }, `${position + 1}`);
-    const group = svg("g", { class: position === key ? "token key" : "token" }, label, number);
+    const share = layout.rotated
+      ? null
+      : svg("text", { class: "number", x, y: y + 15, "text-anchor": "middle" }, percent(trace.origins[position]));
+    const group = svg("g", { class: position === key ? "token key" : "token" }, label, number, share);
     if (position < trace.tokens.length - 1) group.addEventListener("click", () => selectKey(position));
     return group;
   });
 }
 
-/** The output's box, with arrows from the clusters that act on it directly and, with its share, from the key's. */
-function drawOutput(trace: Trace, key: number, boxes: PlacedBox[], room: number): SVGElement[] {
+/** The output's box, with arrows from the clusters that act on it directly, and to the key's with the heads' share. */
+function drawOutput(trace: Trace, carried: number, boxes: PlacedBox[], room: number): SVGElement[] {
   const [text, probability] = trace.logits.reduce(
     (best, logit) => (logit[1] > best[1] ? logit : best),
     trace.logits[0] ?? ["", 0],
   );
   const others = trace.logits.length > 1 ? `, ${trace.logits.length - 1} more` : "";
-  const lines = [visible(text, 20), `output, ${percent(probability)}${others}`];
+  const lines = [visible(text, 20), `layer ${AttentionMaps.of(trace.maps).layers}, ${percent(probability)}${others}`];
   const width = Math.max(...lines.map((line, i) => textWidth(line, i ? 11 : 12.5, !i))) + 24;
   const ofKey = boxes.find(({ box }) => box.ofKey);
   const start = ofKey ? ofKey.left + ofKey.width / 2 : room / 2;
@@ -119,7 +131,7 @@ function drawOutput(trace: Trace, key: number, boxes: PlacedBox[], room: number)
   const direct = boxes.filter(({ box }) => !box.ofKey && box.direct >= 0.01);
   return [
     ...direct.flatMap((placed) => directArrow(placed.left + placed.width / 2, left, left + width)),
-    ...keyArrow(start, `modulated at ${percent(keyShare(trace, key))} by`, room),
+    ...keyArrow(start, `modulated at ${percent(carried)} by`, room),
     drawBox(left, 0, width, lines, "box output"),
   ];
 }
@@ -143,15 +155,16 @@ function keyArrow(x: number, label: string, room: number): SVGElement[] {
   const half = textWidth(label, 12) / 2;
   const labelX = Math.min(Math.max(x, half), room - half);
   return [
-    svg("path", { class: "wordline key", d: `M${x} ${BOX_TOP}V${OUTPUT + 40}M${x} ${OUTPUT + 20}V${OUTPUT + 5}` }),
-    arrowhead(x, OUTPUT, "up", "arrowhead key"),
+    svg("path", { class: "wordline key", d: `M${x} ${OUTPUT}V${OUTPUT + 20}M${x} ${OUTPUT + 40}V${BOX_TOP - 5}` }),
+    arrowhead(x, BOX_TOP, "down", "arrowhead key"),
     svg("text", { class: "measured", x: labelX, y: OUTPUT + 34, "text-anchor": "middle" }, label),
   ];
 }
 
-function arrowhead(x: number, y: number, direction: "up" | "left" | "right", style: string): SVGElement {
+function arrowhead(x: number, y: number, direction: "up" | "down" | "left" | "right", style: string): SVGElement {
   const points = {
     up: `${x},${y} ${x - 4},${y + 8} ${x + 4},${y + 8}`,
+    down: `${x},${y} ${x - 4},${y - 8} ${x + 4},${y - 8}`,
     right: `${x + 5},${y} ${x - 3},${y - 4} ${x - 3},${y + 4}`,
     left: `${x - 5},${y} ${x + 3},${y - 4} ${x + 3},${y + 4}`,
   };

@@ -82,7 +82,8 @@ function drawPanel(options: DiagramOptions, side: number, carrying: CarryingHead
   maps.group.setAttribute("transform", `translate(${PAD}, ${HEADER})`);
   group.append(maps.group);
   const height = HEADER + maps.height;
-  const prompt = dense ? null : drawPrompt(options.traces[side]!, options.key, inner, options.selectKey);
+  const carried = carrying.heads.reduce((sum, { share }) => sum + share, 0);
+  const prompt = dense ? null : drawPrompt(options.traces[side]!, options.key, carried, inner, options.selectKey);
   const movePrompt = (by: number) =>
     prompt?.group.setAttribute("transform", `translate(${PAD}, ${height + 18 + by})`);
   if (prompt) group.append(prompt.group);

@@ -3,6 +3,7 @@ import type { Trace } from "../data";
 import { AttentionMaps, headName } from "../maps/attention-maps";
 import { el, type Child } from "../ui/dom";
 import { shortNumber, signed } from "../ui/format";
+import { measuredOn } from "./validation";
 
 export type Select = (pick: string) => void;
 
@@ -63,13 +64,31 @@ function sumOfCells(cells: AttentionMaps, layer: number, head: number): number {
 export function ablation(trace: Trace, what: string): Child {
   const intervention = trace.interventions.find((candidate) => candidate.what === what);
   if (!intervention) return null;
-  const { actual, predicted, frozen } = intervention;
-  return el(
+  const { actual, predicted, frozen, replaced } = intervention;
+  const text = el(
     "p",
     {},
-    "When it is ablated, the logits change by ",
+    `When it is ablated, ${measuredOn(trace)} changes by `,
     el("b", {}, signed(actual, 2)),
-    `; predicted ${signed(predicted, 2)}`,
+    `; predicted by the graph ${signed(predicted, 2)}`,
+    replaced === undefined ? "" : `, in the replaced model ${signed(replaced, 2)}`,
     Number.isFinite(frozen) ? `; with attention and norms frozen ${signed(frozen, 2)}.` : ".",
+  );
+  if (intervention.values === undefined) return text;
+  const { values, attention = 0, norms = 0, errors = 0 } = intervention;
+  return el(
+    "div",
+    {},
+    text,
+    facts(
+      ["along values (the graph)", signed(values, 2)],
+      ["by moving attention", signed(attention, 2)],
+      ["norms", signed(norms, 2)],
+      ["MLPs beyond features", signed(errors, 2)],
+    ),
+    bars(
+      "Heads whose attention it moves",
+      (intervention.moved ?? []).map(([name, value]) => ({ name, value, text: signed(value, 2) })),
+    ),
   );
 }

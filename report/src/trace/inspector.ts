@@ -2,7 +2,7 @@
 import type { Trace } from "../data";
 import { parseHead } from "../maps/attention-maps";
 import { el, type Child } from "../ui/dom";
-import { percent, plural, shortNumber, signed } from "../ui/format";
+import { percent, plural, signed } from "../ui/format";
 import { bars, facts, headFlows, title, type Select } from "./inspector-elements";
 import { inspectHead } from "./inspector-head";
 import { inspectNode } from "./inspector-node";
@@ -26,10 +26,6 @@ function inspectTrace(trace: Trace, select: Select): Child[] {
     ["influence kept by pruning", percent(figures["influence_kept"])],
     ["attributed to transcoder errors", percent(figures["influence_of_errors"])],
     ["carried by attention", percent(figures["attention_share"])],
-  ];
-  const validation: [string, string][] = [
-    ["heads: correlation of predicted and actual effects", shortNumber(figures["head_correlation"])],
-    ["features: correlation of predicted and actual effects", shortNumber(figures["feature_correlation"])],
   ];
   const section = (name: string, values: [string, string][]): Child[] => {
     const known = values.filter(([, value]) => value !== "–");
@@ -56,7 +52,6 @@ function inspectTrace(trace: Trace, select: Select): Child[] {
       })),
     ),
     ...section("Shares of the output", shares),
-    ...section("Validation by intervention (ablation)", validation),
   ];
 }
 

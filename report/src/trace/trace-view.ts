@@ -12,6 +12,7 @@ import { carryingHeads } from "./carrying-heads";
 import { traceDiagram } from "./diagram";
 import { traceGraph } from "./graph";
 import { inspect } from "./inspector";
+import { effectBars, trustTable } from "./validation";
 
 export const traceView = (context: Context): View => new TraceView(context);
 
@@ -22,6 +23,8 @@ class TraceView implements View {
   private readonly controls = el("div", { class: "controls" });
   private readonly graphControls = el("div", { class: "controls" });
   private readonly warnings = el("div", {});
+  private readonly trust = el("div", {});
+  private readonly effects: Card;
   private readonly diagramStage = scrollable("Attribution diagram");
   private readonly graphStage = scrollable("Attribution graph");
   private readonly inspector = el("aside", { class: "inspector", "aria-label": "Selection", "aria-live": "off" });
@@ -36,7 +39,17 @@ class TraceView implements View {
     const [diagramCard, graphCard] = [this.diagramCard(), this.graphCard()];
     diagramCard.body.append(this.diagramStage);
     graphCard.body.append(this.graphControls, el("div", { class: "with-inspector" }, this.graphStage, this.inspector));
-    this.element = el("div", {}, this.controls, this.warnings, diagramCard.section, graphCard.section);
+    this.effects = this.effectsCard();
+    this.element = el(
+      "div",
+      {},
+      this.controls,
+      this.trust,
+      this.warnings,
+      diagramCard.section,
+      this.effects.section,
+      graphCard.section,
+    );
     onResize(this.diagramStage, () => this.drawDiagram());
     onResize(this.graphStage, () => this.drawGraph());
   }
@@ -63,6 +76,8 @@ class TraceView implements View {
       warnings.map((text) => el("p", { class: "note" }, `${visible(model, 40)}: ${visible(text, 300)}`)),
     );
     replace(this.warnings, ...notes);
+    if (anyChanged(changed, "trace")) replace(this.trust, trustTable(this.traces));
+    if (anyChanged(changed, "trace", "side")) this.updateEffects();
     if (anyChanged(changed, "trace", "key", "share", "head")) this.drawDiagram();
     if (anyChanged(changed, "trace", "side", "pick", "head", "links")) this.drawGraph();
     if (anyChanged(changed, "trace", "side", "pick", "head")) this.updateInspector();
@@ -71,7 +86,7 @@ class TraceView implements View {
   private updateControls(): void {
     const { report, store } = this.context;
     const last = this.traces[this.traces.length - 1]!;
-    const prompts = indexChoices(report.traces.map((traces) => visible(traces[0]?.prompt, 70)));
+    const prompts = indexChoices(report.traces.map((traces) => visible(traces[0]?.label ?? traces[0]?.prompt, 90)));
     const keys = last.tokens
       .slice(0, Math.max(1, last.tokens.length - 1))
       .map((token, value) => ({ value, label: `${value + 1} ${visible(token, 20)}` }));
@@ -122,6 +137,43 @@ class TraceView implements View {
       this.inspector,
       ...inspect(trace, pickOf(state), (pick) => this.select(pick)),
       state.pick ? el("button", { type: "button", onclick: clear }, "Clear selection") : null,
+    );
+  }
+
+  private updateEffects(): void {
+    const { traces, state } = this;
+    const choose = (side: number) => this.context.store.set({ side });
+    replace(
+      this.effects.body,
+      traces.length > 1 && segments("Model", indexChoices(modelTitles(traces)), selectedSide(traces, state), choose),
+      ...effectBars(this.trace, (pick) => this.select(pick)),
+    );
+  }
+
+  private effectsCard(): Card {
+    return card(
+      this.context.store,
+      "Effects of ablations",
+      "The features, heads and tokens whose ablation in the model changes the answer most, with nothing frozen. Each bar is split into what goes along values (the attribution graph), by moving attention, by the norms, and by what the MLPs do beyond their features; the parts add up to what is measured, pale ones raise the answer.",
+      "effects",
+      {
+        rows: () => [
+          ["what", "kind", "predicted", "replaced", "frozen", "measured", "values", "attention", "norms", "errors"],
+          ...this.trace.interventions.map((one) => [
+            one.what,
+            one.kind ?? "",
+            one.predicted,
+            one.replaced ?? "",
+            one.frozen,
+            one.actual,
+            one.values ?? "",
+            one.attention ?? "",
+            one.norms ?? "",
+            one.errors ?? "",
+          ]),
+        ],
+        value: () => this.trace.interventions,
+      },
     );
   }
 

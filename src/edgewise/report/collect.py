@@ -1,7 +1,8 @@
 """All results in a folder as one JSON object for the page, with notes on what is damaged or missing.
 
 Results are recognised by file name, at any depth: summary.json with log.jsonl (a sparsification), circuit.json with prompt
-maps (a task), trace.json (a trace). Nothing is computed here but head types.
+maps (a task), trace.json (a trace), flow.json, attention-maps.json, evaluation.json (loss and density). Nothing is computed
+here but head types. Every run is there, named by its folder where names alone would be the same.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,13 @@ from typing import Any
 from edgewise.circuits.prompt_maps import STEM as PROMPT_MAPS
 from edgewise.circuits.result import FILE as CIRCUIT
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.files import is_folder
+from edgewise.flow.result import FILE as FLOW
+from edgewise.maps.result import STEM as MAPS
+from edgewise.report.prompts import flow_data, maps_data
 from edgewise.report.tasks import has_prompt_maps, task_data
 from edgewise.report.traces import MAX_LINKS, pair_traces, trace_data
-from edgewise.report.training import training_data
+from edgewise.report.training import EVALUATION, evaluation_data, training_data
 from edgewise.tracing.result import FILE as TRACE
 
 VERSION = 1
@@ -30,15 +35,20 @@ def collect(folder: str | Path, *, max_links: int = MAX_LINKS) -> dict[str, Any]
         max_links: Links of a trace, those of most flow.
     """
     folder = Path(folder)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise EdgewiseError(
             f"{folder} is no folder; give one with results: circuit.json, trace.json, summary.json ..."
         )
     notes: list[str] = []
     tasks = _read_all(folder, CIRCUIT, partial(_task, folder, notes), notes)
+    prompts = [
+        *_read_all(folder, FLOW, flow_data, notes),
+        *_read_all(folder, f"{MAPS}.json", maps_data, notes),
+    ]
     traces = _read_all(folder, TRACE, partial(trace_data, max_links=max_links), notes)
     trainings = [run for run in _read_all(folder, _SUMMARY, training_data, notes) if run]
-    if not (tasks or traces or trainings):
+    evaluations = _read_all(folder, EVALUATION, evaluation_data, notes)
+    if not (tasks or prompts or traces or trainings):
         problems = "; ".join(notes) or "there is no circuit.json, trace.json or summary.json in it"
         raise EdgewiseError(f"{folder} holds nothing to report: {problems}")
     notes += _missing(folder, tasks, traces, trainings)
@@ -47,10 +57,22 @@ def collect(folder: str | Path, *, max_links: int = MAX_LINKS) -> dict[str, Any]
         "made": f"edgewise {version('edgewise')}",
         "title": folder.resolve().name,
         "notes": notes,
-        "training": trainings[0] if trainings else None,
-        "tasks": tasks,
+        "trainings": trainings,
+        "evaluations": {
+            name: of_model for found in evaluations for name, of_model in found["models"].items()
+        },
+        "tasks": _named(tasks) + _named(prompts),
         "traces": pair_traces(traces),
     }
+
+
+def _named(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tasks with the folder of their run in their names where names alone would be the same."""
+    names = [task["task"] for task in tasks]
+    return [
+        task | {"task": f"{task['task']} ({task['run']})"} if names.count(task["task"]) > 1 else task
+        for task in tasks
+    ]
 
 
 def _read_all(folder: Path, name: str, read: Callable[[Path], Any], notes: list[str]) -> list[Any]:
@@ -58,8 +80,13 @@ def _read_all(folder: Path, name: str, read: Callable[[Path], Any], notes: list[
     contents = []
     for path in sorted(folder.rglob(name)):
         try:
-            contents.append(read(path))
-        except (EdgewiseError, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            content = read(path)
+            if isinstance(content, dict):
+                content["run"] = str(path.relative_to(folder).parent)
+            contents.append(content)
+        except (
+            Exception
+        ) as error:  # of values that no schema foresees; one bad result does not take the others with it
             notes.append(f"{path.relative_to(folder)} could not be read: {first_line(error)}")
     return contents
 

@@ -16,6 +16,7 @@ from string import Template
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.files import write_text
 from edgewise.report.collect import collect
 
 FILE = "report.html"
@@ -27,15 +28,7 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the report on a folder of results, by default to report.html in it."""
     path = Path(folder) / FILE if out is None else Path(out)
     content = report_html(collect(folder))
-    partial_file = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial_file.write_text(content, encoding="utf-8", newline="\n")
-        partial_file.replace(path)  # atomic: never half a report
-    except OSError as error:
-        partial_file.unlink(missing_ok=True)
-        raise EdgewiseError(f"the report cannot be written to {path}: {first_line(error)}") from error
-    return path
+    return write_text(path, content)
 
 
 def report_html(data: dict[str, Any]) -> str:

@@ -82,16 +82,17 @@ def _model_data(model: ModelCircuit) -> dict[str, Any]:
 def _circuit_data(circuit: ComponentCircuit | None, max_ranked: int | None = None) -> dict[str, Any] | None:
     if circuit is None:
         return None
-    curve = circuit.curve
+    prefix, curve = circuit.prefix, circuit.prefix.curve
     return {
         "total": circuit.total,
-        "needed": circuit.needed,
-        "faithfulness": circuit.faithfulness,
+        "needed": prefix.needed,
+        "minimal": None if circuit.minimal is None else circuit.minimal.size,
+        "faithfulness": prefix.explained.fit,
         "curve": {
             "counts": curve.counts,
             "explained": curve.explained,
             "lower": curve.lower,
             "upper": curve.upper,
         },
-        "ranking": [[name, round(value, 6)] for name, value in circuit.ranking[:max_ranked]],
+        "ranking": [[name, round(value, 6)] for name, value in prefix.ranking[:max_ranked]],
     }
