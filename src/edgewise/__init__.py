@@ -10,6 +10,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from edgewise.core.threads import use_free_cores, wait_passively
 from edgewise.models.auto_hook import register_with_transformers
 
 if TYPE_CHECKING:
@@ -33,8 +34,12 @@ if TYPE_CHECKING:
     from edgewise.maps.config import MapsConfig as MapsConfig
     from edgewise.maps.head_types import head_type as head_type
     from edgewise.maps.result import AttentionMaps as AttentionMaps
+    from edgewise.measure.benchmarks import Benchmarks as Benchmarks
+    from edgewise.measure.benchmarks import evaluate_tasks as evaluate_tasks
     from edgewise.measure.evaluate import evaluate_models as evaluate_models
     from edgewise.measure.loss import Measured as Measured
+    from edgewise.models.auto import SparseTwin as SparseTwin
+    from edgewise.models.compact import compact as compact
     from edgewise.models.gate import gate as gate
     from edgewise.models.info import ModelInfo as ModelInfo
     from edgewise.models.info import info as info
@@ -52,11 +57,15 @@ if TYPE_CHECKING:
     from edgewise.plots.map_style import MapStyle as MapStyle
     from edgewise.plots.style import save_figure as save_figure
     from edgewise.plots.trace_diagram import draw_trace as draw_trace
+    from edgewise.plots.trace_effects import draw_effects as draw_effects
     from edgewise.plots.wiring import draw_wiring as draw_wiring
     from edgewise.report.page import write_report as write_report
     from edgewise.tasks.generate import make_task as make_task
     from edgewise.tasks.pairs import Task as Task
+    from edgewise.tracing.config import InterventionConfig as InterventionConfig
     from edgewise.tracing.config import TraceConfig as TraceConfig
+    from edgewise.tracing.intervene import Intervened as Intervened
+    from edgewise.tracing.intervene import intervene as intervene
     from edgewise.tracing.result import Trace as Trace
     from edgewise.tracing.trace import trace as trace
     from edgewise.tracing.traces import Traces as Traces
@@ -72,12 +81,15 @@ if TYPE_CHECKING:
     from edgewise.training.transcoder.transcoder import Transcoder as Transcoder
 
 __version__ = "0.1.0"
+wait_passively()  # before torch is imported
+use_free_cores()  # measures from here on
 register_with_transformers()
 
 # Imported on first use: torch and transformers take seconds, and `edgewise --help` needs neither.
 _HOME = {
     "Activations": "gating.activations",
     "AttentionMaps": "maps.result",
+    "Benchmarks": "measure.benchmarks",
     "CircuitConfig": "circuits.config",
     "CircuitResult": "circuits.result",
     "Comparison": "comparison.comparison",
@@ -87,6 +99,8 @@ _HOME = {
     "FlowConfig": "flow.config",
     "Flows": "flow.result",
     "GateConfig": "gating.config",
+    "Intervened": "tracing.intervene",
+    "InterventionConfig": "tracing.config",
     "LoadedModels": "models.loaded",
     "MapStyle": "plots.map_style",
     "MapsConfig": "maps.config",
@@ -94,6 +108,7 @@ _HOME = {
     "ModelInfo": "models.info",
     "Plan": "planning.plan",
     "Recipe": "training.sparsify.recipe",
+    "SparseTwin": "models.auto",
     "SparsifyConfig": "training.sparsify.config",
     "SparsifyResult": "training.sparsify.result",
     "Task": "tasks.pairs",
@@ -104,6 +119,7 @@ _HOME = {
     "TranscoderConfig": "training.transcoder.config",
     "collect_flow": "flow.collect",
     "collect_maps": "maps.collect",
+    "compact": "models.compact",
     "compare": "comparison.comparison",
     "describe_features": "training.transcoder.describe",
     "draw_circuit": "plots.circuit",
@@ -113,11 +129,14 @@ _HOME = {
     "draw_trace": "plots.trace_diagram",
     "draw_wiring": "plots.wiring",
     "evaluate_models": "measure.evaluate",
+    "evaluate_tasks": "measure.benchmarks",
     "find_circuits": "circuits.find",
     "gate": "models.gate",
     "gate_config": "gating.edge_gate",
     "head_type": "maps.head_types",
+    "draw_effects": "plots.trace_effects",
     "info": "models.info",
+    "intervene": "tracing.intervene",
     "install": "gating.install",
     "load": "models.load",
     "load_models": "models.loaded",

@@ -1,8 +1,11 @@
 """Argument types that several commands share."""
 
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import tyro
+
+from edgewise.core.devices import Dtype
 
 T = TypeVar("T")
 
@@ -17,3 +20,18 @@ DataArgument = Annotated[
 ]
 Flags = Annotated[T, tyro.conf.arg(name="")]
 """A config dataclass whose fields are flags of the command, without a prefix."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where models run, and in which precision."""
+
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
+    """Where models run: cpu, cuda, cuda:1 or mps; auto is a GPU if there is one, split spreads each model over all GPUs and
+    main memory."""
+    dtype: Dtype = "auto"
+    """Precision of weights and activations; auto is the checkpoint's own. Gates compute in float32 at least."""
+
+
+PLACEMENT = Placement()
+PlacementFlags = Flags[Placement]

@@ -1,14 +1,24 @@
 """`edgewise circuit`."""
 
+from pathlib import Path
+
 from edgewise.circuits.config import CircuitConfig
-from edgewise.cli.arguments import Flags, ModelsArgument
+from edgewise.cli.arguments import PLACEMENT, Flags, ModelsArgument, PlacementFlags
+from edgewise.core.errors import EdgewiseError
+
+DEFAULTS = CircuitConfig(out=Path("runs/circuit"))
 
 
-def circuit(models: ModelsArgument, config: Flags[CircuitConfig]) -> None:
+def circuit(
+    models: ModelsArgument, config: Flags[CircuitConfig] = DEFAULTS, placement: PlacementFlags = PLACEMENT
+) -> None:
     """Find the heads and edges that carry a task's effect, in a model or in a dense model and its twin.
 
-    Heads are patched exactly, one by one; edges are ranked by attribution (EAP-IG), and their faithfulness curve is measured
-    by patching. With --out, curves and rankings go to circuit.json, with figures of them.
+    Two counts of each: the smallest prefix of a ranking (heads patched exactly one by one, edges by EAP-IG), which papers
+    report, and a minimal circuit, found by a joint search with exact evaluation, none of whose components can go. Minimal
+    circuits are reported on prompts that nothing was chosen by, with controls.
+
+    Leaves circuit.json and figures in --out. Ctrl-C keeps what was found so far.
 
     Examples:
       edgewise circuit pocket pocket-sparse --task copy --out runs/copy
@@ -18,18 +28,30 @@ def circuit(models: ModelsArgument, config: Flags[CircuitConfig]) -> None:
     Args:
         models: One model, or two to compare (dense first): shipped names, folders or Hugging Face names.
         config: The search.
+        placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.circuits.find import find_circuits
+    from edgewise.circuits.find_minimal import Interrupted
     from edgewise.cli.tables.circuit import print_circuits
     from edgewise.core.console import Display
+    from edgewise.core.files import output_folder
     from edgewise.models.loaded import load_models
     from edgewise.plots.circuit import save_circuit_figures
 
-    display = Display()
-    result = find_circuits(load_models(models, display=display), config)
-    print_circuits(result)
-    if config.out is not None:
+    if config.out is None:
+        raise EdgewiseError("give a folder as `out`")
+    with output_folder(config.out):
+        display = Display()
+        try:
+            result = find_circuits(
+                load_models(models, device=placement.device, dtype=placement.dtype, display=display), config
+            )
+        except Interrupted as interrupt:
+            print_circuits(interrupt.found)
+            found = f"{config.out}/circuit.json"
+            raise KeyboardInterrupt(f"interrupted; what was found is in {found}") from interrupt
+        print_circuits(result)
         save_circuit_figures(result, config.out)
         display.print(
             f"circuit.json is in {config.out}, drawn as circuit-curves and circuit-wiring (svg, pdf, png)"

@@ -1,6 +1,5 @@
 """The stages of `edgewise demo`. Each prints its result and adds it to one dictionary, which becomes summary.json."""
 
-import json
 import math
 import shutil
 from dataclasses import dataclass
@@ -18,11 +17,16 @@ from edgewise.cli.tables.maps import print_maps
 from edgewise.cli.tables.output import Output
 from edgewise.cli.tables.trace import print_traces
 from edgewise.core.console import Display
+from edgewise.core.files import folder_lock, write_json
 from edgewise.data.embedded import embedded_data
 from edgewise.measure.loss import measure
 from edgewise.plots.circuit import save_circuit_figures
+from edgewise.report.training import EVALUATION
+from edgewise.training.config import TrainerConfig
 
 DENSE, SPARSE = "pocket", "pocket-sparse"
+SHORT_RUN = "short-run"
+"""Folder of the twin that the demo trains; circuits, maps and traces are of the shipped one."""
 ADDITION, ADDITION_SPARSE = "pocket-addition", "pocket-addition-sparse"
 HELD_OUT_SEQUENCES = 256
 THRESHOLDS = (0.001, 0.01, 0.1)
@@ -51,6 +55,11 @@ PROMPTS = {
 
 def run(out: Path, minutes: float, prompts: int = 8) -> dict[str, Any]:
     """Run every stage; `minutes` is the time for post-training, `prompts` are the pairs on which circuits are searched."""
+    with folder_lock(out):
+        return _run(out, minutes, prompts)
+
+
+def _run(out: Path, minutes: float, prompts: int) -> dict[str, Any]:
     disable_progress_bar()  # each model would show one
     demo = Demo(out, minutes, prompts, Output(), edgewise.load_models([DENSE, SPARSE], display=Display()))
     stages = {
@@ -58,6 +67,7 @@ def run(out: Path, minutes: float, prompts: int = 8) -> dict[str, Any]:
         "what the addition model knows": demo.add_numbers,
         "edges that can go without training": demo.gate_untrained,
         "edges that can go with a short post-training": demo.sparsify,
+        "the shipped twin": demo.evaluate,
         "which heads and edges carry a behaviour": demo.find_circuits,
         "how one prediction comes about": demo.trace,
         "figures": demo.draw_figures,
@@ -67,9 +77,7 @@ def run(out: Path, minutes: float, prompts: int = 8) -> dict[str, Any]:
         for title, stage in progress.track(stages.items(), description="demo"):
             demo.output.rule(title)
             summary |= stage()
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "summary.json"
-    path.write_text(json.dumps(summary, indent=2) + "\n")
+    path = write_json(out / "summary.json", summary, indent=2)
     page = edgewise.write_report(out)
     demo.output.print(f"Results: {path}; to explore them, open {page} in a browser")
     return summary
@@ -139,12 +147,22 @@ class Demo:
 
     def sparsify(self) -> dict[str, Any]:
         """Post-training in miniature: a sparse twin, its figures and the curves of the run."""
-        folder = self.out / "pocket-sparse"
+        folder = self.out / SHORT_RUN
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier demo
         config = edgewise.SparsifyConfig(out=folder, minutes=self.minutes)
-        summary = edgewise.sparsify(DENSE, config=config).summary
+        any_budget = TrainerConfig(
+            step_share=0
+        )  # on a busy machine set-up takes a good part of so short a run
+        summary = edgewise.sparsify(DENSE, config=config, trainer=any_budget).summary
         tasks = ("copy", "ioi", "docstring")
-        table = Table("", "edges left", "per query", "held-out loss", *tasks, title=f"{DENSE} and its twin")
+        table = Table(
+            "",
+            "edges left",
+            "per query",
+            "held-out loss",
+            *tasks,
+            title=f"{DENSE} and the twin of this short run",
+        )
         dense_edges = (summary["settings"]["context"] + 1) / 2
         for name, density, edges, ce in (
             ("dense", 1.0, dense_edges, summary["dense_ce"]),
@@ -155,15 +173,35 @@ class Demo:
         self.output.print(table)
         return {"sparse": {key: value for key, value in summary.items() if not key.endswith("per_head")}}
 
+    def evaluate(self) -> dict[str, Any]:
+        """Loss and density of the shipped models, of which the stages below are."""
+        data = embedded_data(DENSE, seed=0, held_out=HELD_OUT_SEQUENCES)
+        assert data is not None
+        models = zip(self.pair.names, self.pair.models, strict=True)
+        measured = {name: measure(model, data.held_out) for name, model in models}
+        table = Table("", "edges left", "per query", "held-out loss", title="the shipped models")
+        for name, of_model in measured.items():
+            table.add_row(
+                name, f"{of_model.density:.2%}", f"{of_model.edges_per_query:.1f}", f"{of_model.ce:.4f}"
+            )
+        self.output.print(table)
+        write_json(self.out / EVALUATION, {name: m.to_dict() for name, m in measured.items()}, indent=2)
+        return {"shipped": {name: {"density": m.density, "ce": m.ce} for name, m in measured.items()}}
+
     def find_circuits(self) -> dict[str, Any]:
         """What explains 90 % of the effect, in the dense model and in the shipped twin."""
         ratios = {}
         for task in ("copy", "ioi"):
-            config = edgewise.CircuitConfig(task=task, prompts=self.prompts, out=self.out / "circuits" / task)
+            config = edgewise.CircuitConfig(
+                task=task, prompts=self.prompts, scrutiny=False, out=self.out / "circuits" / task
+            )
             result = edgewise.find_circuits(self.pair, config)
             print_circuits(result)
             ratios[task] = result.ratios
-        self.output.print(f"Curves and rankings: {self.out}/circuits/*/circuit.json")
+        self.output.print(
+            f"Curves and rankings: {self.out}/circuits/*/circuit.json. These are {self.prompts} prompts; the figures "
+            "in the documents are of 32, and the ranking of heads depends on the prompts."
+        )
         return {"circuits": ratios}
 
     def trace(self) -> dict[str, Any]:
@@ -192,7 +230,7 @@ class Demo:
         )
         _save(edgewise.collect_flow([ADDITION, ADDITION_SPARSE]), folder / "sums")
         for figure in [
-            *(self.out / "pocket-sparse").glob("run.*"),
+            *(self.out / SHORT_RUN).glob("run.*"),
             *(self.out / "trace").glob("trace-diagram.*"),
         ]:
             shutil.copy(figure, folder)

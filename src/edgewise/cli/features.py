@@ -5,13 +5,14 @@ from typing import Annotated
 
 import tyro
 
-from edgewise.cli.arguments import Flags
+from edgewise.cli.arguments import PLACEMENT, Flags, PlacementFlags
 from edgewise.training.transcoder.config import FeaturesConfig
 
 
 def features(
     transcoder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRANSCODER")],
     config: Flags[FeaturesConfig],
+    placement: PlacementFlags = PLACEMENT,
 ) -> None:
     """Show features of a transcoder: the contexts that activate them most, and the tokens they promote.
 
@@ -21,9 +22,10 @@ def features(
     Args:
         transcoder: Its folder.
         config: Which features.
+        placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.cli.tables.features import print_features
     from edgewise.training.transcoder.describe import describe_features
 
-    print_features(describe_features(transcoder, config))
+    print_features(describe_features(transcoder, config, device=placement.device, dtype=placement.dtype))

@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
-from edgewise.cli.arguments import Flags, ModelsArgument
+from edgewise.cli.arguments import PLACEMENT, Flags, ModelsArgument, PlacementFlags
 from edgewise.core.errors import EdgewiseError
 from edgewise.flow.config import FlowConfig
 
 DEFAULTS = FlowConfig(out=Path("runs/flow"))
 
 
-def flow(models: ModelsArgument, config: Flags[FlowConfig] = DEFAULTS, colour_heads: bool = False) -> None:
+def flow(
+    models: ModelsArgument,
+    config: Flags[FlowConfig] = DEFAULTS,
+    colour_heads: bool = False,
+    placement: PlacementFlags = PLACEMENT,
+) -> None:
     """Draw a prompt's open attention edges: tokens across, layers upward, a dense model above its twin.
 
     Examples:
@@ -20,9 +25,11 @@ def flow(models: ModelsArgument, config: Flags[FlowConfig] = DEFAULTS, colour_he
         models: One model, or two that read the same tokens (dense first): shipped names, folders or Hugging Face names.
         config: The prompts, and the folder for flow.json and its figure.
         colour_heads: Give each head a colour of its own.
+        placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.core.console import Display
+    from edgewise.core.files import output_folder
     from edgewise.flow.collect import collect_flow
     from edgewise.models.loaded import load_models
     from edgewise.plots.flow import draw_flow
@@ -30,6 +37,9 @@ def flow(models: ModelsArgument, config: Flags[FlowConfig] = DEFAULTS, colour_he
 
     if config.out is None:
         raise EdgewiseError("give a folder as `out`")
-    flows = collect_flow(load_models(models, display=Display()), config)
-    save_figure(draw_flow(flows, colour_heads), config.out / "flow")
-    print(f"flow.json is in {config.out}, drawn as flow (svg, pdf, png)")
+    with output_folder(config.out):
+        flows = collect_flow(
+            load_models(models, device=placement.device, dtype=placement.dtype, display=Display()), config
+        )
+        save_figure(draw_flow(flows, colour_heads), config.out / "flow")
+        print(f"flow.json is in {config.out}, drawn as flow (svg, pdf, png)")

@@ -1,6 +1,8 @@
 """Entry point: assembles the commands. Each is a function; its signature and docstring are its flags and its help."""
 
 import inspect
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -8,7 +10,9 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import tyro
 
 from edgewise import __version__
+from edgewise.cli.ablate import ablate
 from edgewise.cli.circuit import circuit
+from edgewise.cli.compact import compact
 from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
 from edgewise.cli.features import features
@@ -41,12 +45,18 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "circuit": circuit,
     "maps": maps,
     "flow": flow,
+    "compact": compact,
     "transcoder": transcoder,
     "features": features,
     "trace": trace,
+    "ablate": ablate,
     "report": report,
     "demo": demo,
 }
+
+
+_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
+"""What torch says when it cannot allocate a tensor."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -83,6 +93,17 @@ def errors_in_one_line(flags: dict[str, str]) -> Iterator[None]:
         except EdgewiseError as error:
             print(f"edgewise: {error}", file=sys.stderr)
             sys.exit(2)
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
+                raise
+            print(
+                "edgewise: there is not enough memory for this: give smaller numbers or a smaller model",
+                file=sys.stderr,
+            )
+            sys.exit(2)
+        except BrokenPipeError:  # whoever reads the output has had enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still flushes at exit
+            sys.exit(141)
         except KeyboardInterrupt as interrupt:
             if str(interrupt):
                 print(f"edgewise: {interrupt}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgewise.cli.arguments import Flags, ModelsArgument
+from edgewise.cli.arguments import PLACEMENT, Flags, ModelsArgument, PlacementFlags
 from edgewise.core.errors import EdgewiseError
 from edgewise.maps.config import MapsConfig
 from edgewise.plots.map_style import MapStyle
@@ -11,7 +11,10 @@ DEFAULTS, STYLE = MapsConfig(out=Path("runs/maps")), MapStyle()
 
 
 def maps(
-    models: ModelsArgument, config: Flags[MapsConfig] = DEFAULTS, style: Flags[MapStyle] = STYLE
+    models: ModelsArgument,
+    config: Flags[MapsConfig] = DEFAULTS,
+    style: Flags[MapStyle] = STYLE,
+    placement: PlacementFlags = PLACEMENT,
 ) -> None:
     """Draw attention maps of the heads in a task's circuit, a dense model above its twin, and classify the heads.
 
@@ -26,10 +29,12 @@ def maps(
         models: One model, or two that read the same tokens (dense first): shipped names, folders or Hugging Face names.
         config: Task, prompt and heads.
         style: The look of the grid.
+        placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.cli.tables.maps import print_maps
     from edgewise.core.console import Display
+    from edgewise.core.files import output_folder
     from edgewise.maps.collect import collect_maps
     from edgewise.models.loaded import load_models
     from edgewise.plots.attention_maps import draw_maps
@@ -37,8 +42,11 @@ def maps(
 
     if config.out is None:
         raise EdgewiseError("give a folder as `out`")
-    display = Display()
-    result = collect_maps(load_models(models, display=display), config)
-    save_figure(draw_maps(result, style), config.out / "attention-maps")
-    print_maps(result)
-    display.print(f"attention-maps.json is in {config.out}, drawn as attention-maps (svg, pdf, png)")
+    with output_folder(config.out):
+        display = Display()
+        result = collect_maps(
+            load_models(models, device=placement.device, dtype=placement.dtype, display=display), config
+        )
+        save_figure(draw_maps(result, style), config.out / "attention-maps")
+        print_maps(result)
+        display.print(f"attention-maps.json is in {config.out}, drawn as attention-maps (svg, pdf, png)")

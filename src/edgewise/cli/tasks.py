@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgewise.cli.arguments import ModelArgument
+from edgewise.cli.arguments import PLACEMENT, ModelArgument, PlacementFlags
 
 
 def tasks(
@@ -11,6 +11,7 @@ def tasks(
     n: int = 100,
     seed: int = 0,
     out: Path | None = None,
+    placement: PlacementFlags = PLACEMENT,
 ) -> None:
     """Measure a model's accuracy on tasks with a known answer, and show three example prompts of each.
 
@@ -25,15 +26,20 @@ def tasks(
         n: Prompts of each task.
         seed: Seed of the prompts.
         out: Also write all figures to this JSON file.
+        placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
-    from edgewise.cli.tables.output import write_json
+    from edgewise.cli.tables.output import write_figures
     from edgewise.cli.tables.tasks import print_tasks
     from edgewise.core.console import Display
+    from edgewise.core.ranges import PromptCount, Seed, check_argument
     from edgewise.models.loaded import load_models
     from edgewise.tasks.measure import measure_tasks
 
-    measured = measure_tasks(load_models(model, display=Display()), task, n, seed)
+    check_argument("n", n, PromptCount)  # before the model is loaded
+    check_argument("seed", seed, Seed)
+    models = load_models(model, device=placement.device, dtype=placement.dtype, display=Display())
+    measured = measure_tasks(models, task, n, seed)
     print_tasks(measured)
     if out is not None:
-        write_json(measured.to_dict(), out)
+        write_figures(measured.to_dict(), out)

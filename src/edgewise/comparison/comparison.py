@@ -101,8 +101,8 @@ def save_with_figure(result: Result, folder: Path, **style: Any) -> list[Path]:
 def compare(
     *models: Model,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
     quiet: bool = False,
 ) -> Comparison:
     """Load one model, or a dense model and its sparse twin, to analyse them.
@@ -115,8 +115,9 @@ def compare(
     Args:
         models: One or two names (see `edgewise.load`), folders or loaded models, the dense one first.
         tokenizer: Required with loaded models.
-        device: Where to load to.
-        dtype: In which precision; the checkpoint's own if not given.
+        device: Where to load to: "cpu", "cuda:1"; "auto" is a GPU if there is one, "split" spreads each model over all GPUs
+            and main memory.
+        dtype: In which precision, "bfloat16"; "auto" is the checkpoint's own.
         quiet: Show no progress.
     """
     loaded = load_models(

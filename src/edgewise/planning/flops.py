@@ -22,7 +22,7 @@ passes go through memory some 75 times, and on a GPU that takes longer than the 
 
 from dataclasses import dataclass
 
-from edgewise.kernels.blocks import DEFAULT_SIZE
+from edgewise.kernels.blocks import pairs_in_blocks
 from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape
 
@@ -55,9 +55,7 @@ class Work:
 
 def keys_in_blocks(T: int) -> float:
     """K of a twin: the mean over queries of the keys up to the end of their block."""
-    block = min(DEFAULT_SIZE.queries, T)
-    full_blocks, rest = divmod(T, block)
-    return (block * block * full_blocks * (full_blocks + 1) / 2 + rest * T) / T
+    return pairs_in_blocks(T, T) / T
 
 
 def in_checkpoint_dtype(shape: Shape, flops: float) -> Work:
@@ -99,8 +97,10 @@ def patch_heads(shape: Shape, n: int, t: int) -> Work:
     runs = 2 * shape.heads * shape.layers
     last_mlp = 2 * shape.mlp / shape.layers  # at the last token only, in each run
     recorded = 2 * n * (t * layers_forward(shape, (t + 1) / 2) + 2 * shape.unembedding)
+    # replays of one pair from the first layer and from the last, compared with its run
+    checked = (shape.layers + 1) * t * layer - 2 * (t - 1) * last_mlp + 4 * shape.unembedding
     patched = n * (runs * (shape.layers + 1) / 2 * t * layer - runs * (t - 1) * last_mlp)
-    return in_checkpoint_dtype(shape, recorded + patched)
+    return in_checkpoint_dtype(shape, recorded + checked + patched)
 
 
 def attribute_edges(shape: Shape, n: int, t: int, steps: int = 5) -> Work:

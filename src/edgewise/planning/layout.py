@@ -5,6 +5,7 @@ as fit. DDP holds everything on every GPU: it makes a run that fits on one faste
 with FSDP, so it fits on one GPU or on none.
 """
 
+import math
 from dataclasses import dataclass, fields, replace
 
 from edgewise.planning.hardware import GIB, GPU, USABLE
@@ -38,13 +39,19 @@ def smallest_layout(shape: Shape, setup: Setup, batch_size: int, grad_accum: int
     for G in (2**power for power in range(max_gpus.bit_length())):
         per_gpu = -(-max(batch_size, G * grad_accum) // (G * grad_accum)) * grad_accum  # must divide evenly
         for checkpointing in (False, True) if G > 1 else (False,):
-            for n_micro in (n for n in range(grad_accum, per_gpu + 1) if per_gpu % n == 0):
+            for n_micro in (n for n in _divisors(per_gpu) if n >= grad_accum):
                 tried = replace(setup, n_gpus=G, sharded=G > 1, checkpointing=checkpointing, bf16=True)
                 tried = replace(tried, micro_batch=per_gpu // n_micro)
                 memory = sparsify(shape, tried)
                 if max(memory.total, at_start(shape)) <= USABLE * gpu.memory:
                     return Layout(tried, per_gpu * G, n_micro, memory)
     return None
+
+
+def _divisors(n: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
+    return sorted({*small, *(n // divisor for divisor in small)})
 
 
 def obstacle(shape: Shape, setup: Setup, gpu: GPU) -> str:

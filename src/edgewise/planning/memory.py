@@ -23,7 +23,7 @@ from edgewise.measure.memory import activation_elements
 from edgewise.planning.flops import transcoder_weights
 from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape
-from edgewise.training.transcoder.mixing import MIXED_BYTES
+from edgewise.training.transcoder.shuffle import BUFFER_BYTES
 
 LOGITS = 3
 """Tensors of the logits' size at the peak. Measured."""
@@ -108,15 +108,15 @@ def circuits(shape: Shape, n: int, t: int, limit: int) -> Memory:
 
 
 def train_transcoder(shape: Shape, features: int, T: int, batch_size: int) -> Memory:
-    """Peak memory of transcoder training: the model without gradients, Adam, a step's activations and the mixing buffer,
+    """Peak memory of transcoder training: the model without gradients, Adam, a step's activations and the shuffle buffer,
     which is there twice while it is filled, when there are no gradients yet."""
     n_weights, tokens = transcoder_weights(shape, features), batch_size * T
     step = tokens * shape.layers * (6 * features + 6 * shape.width)
-    mixed = max(2 * tokens * shape.layers * shape.width * 2, MIXED_BYTES)  # in bfloat16 where it is more
+    buffer = max(2 * tokens * shape.layers * shape.width * 2, BUFFER_BYTES)  # in bfloat16 where it is more
     return Memory(
         weights=4 * n_weights,
         gradients=4 * n_weights,
         optimizer=8 * n_weights,
         dense=shape.bytes_each * shape.parameters,
-        activations=4 * step + mixed + max(0, mixed - 4 * n_weights),
+        activations=4 * step + buffer + max(0, buffer - 4 * n_weights),
     )

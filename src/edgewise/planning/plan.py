@@ -101,7 +101,7 @@ def plan(
             shape, replace(setup, lora=config.lora or LORA_RANK), tokens, batch_size, config.grad_accum
         ),
         *_circuits(shape, CircuitConfig(), min(longest, PROMPT_TOKENS)),
-        _transcoder(shape, setup, tokens // TRANSCODER_SHARE),
+        _transcoder(shape, setup, max(1, tokens // TRANSCODER_SHARE)),
     ]
     return Plan(
         shape, config, tokens, setup.context, batch_size, machine or measure_machine(), stages, shipped

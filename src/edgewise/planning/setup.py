@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgewise.planning.shape import Shape
 from edgewise.training.sparsify.recipe import RECIPES, Recipe
-from edgewise.training.sparsify.sampled_softmax import LIKELY, OTHERS, is_large
+from edgewise.training.sparsify.sampled_softmax import N_LIKELY, N_SAMPLED, is_sampled
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,6 @@ class Setup:
 
 def candidate_vocabulary(shape: Shape, setup: Setup) -> int:
     """W, tokens whose logits are computed: the vocabulary, or with sampled softmax those of the batch and a sample."""
-    if not setup.recipe.paired_baseline or setup.sharded or not is_large(shape.vocabulary):
+    if not setup.recipe.paired_baseline or setup.sharded or not is_sampled(shape.vocabulary):
         return shape.vocabulary
-    return min(shape.vocabulary, LIKELY + OTHERS + setup.micro_batch * setup.context)
+    return min(shape.vocabulary, N_LIKELY + N_SAMPLED + setup.micro_batch * setup.context)

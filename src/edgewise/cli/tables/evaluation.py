@@ -4,6 +4,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgewise.cli.tables.output import Output
+from edgewise.measure.benchmarks import Benchmarks
 from edgewise.measure.loss import Measured
 
 
@@ -12,21 +13,36 @@ def print_evaluation(results: dict[str, Measured], heads: bool = False) -> None:
     output = Output()
     first = next(iter(results.values()))
     output.print(_models_table(results))
-    output.print_plain(f"{first.tokens:,} held-out tokens; edges per query are per head")
+    note = f"{first.tokens:,} held-out tokens; edges per query are per head"
+    if len(results) > 1:
+        note += f"; loss (± standard error) and KL against {next(iter(results))}"
+    output.print_plain(note)
     if first.sinks is not None:
         output.print(_sinks_table(results))
     for name, measured in results.items() if heads else ():
         output.print(_heads_table(name, measured))
 
 
+def print_benchmarks(scores: Benchmarks) -> None:
+    """Print a line for each task, the twin beside the dense model."""
+    header, *rows = scores.table()
+    table = Table(*(escape(cell) for cell in header))
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    Output().print(table)
+
+
 def _models_table(results: dict[str, Measured]) -> Table:
-    table = Table("model", "loss", "perplexity", "density", "edges per query", "heads closed")
-    first = next(iter(results.values()))
+    table = Table("model", "loss", "KL", "perplexity", "density", "edges per query", "heads closed")
     for name, measured in results.items():
-        difference = "" if measured is first else f" ({measured.ce - first.ce:+.4f})"
+        difference, kl = "", ""
+        if (found := measured.against_dense) is not None:
+            difference = f" ({found.delta_ce:+.4f} ± {found.delta_ce_error:.4f})"
+            kl = f"{found.kl:.4f}"
         table.add_row(
             escape(name),
             f"{measured.ce:.4f}{difference}",
+            kl,
             f"{measured.perplexity:.3f}",
             f"{measured.density:.2%}",
             f"{measured.edges_per_query:.2f}",

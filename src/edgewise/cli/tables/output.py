@@ -1,12 +1,14 @@
 """Where tables go: standard output, with a width that fits them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.files import write_json
+from edgewise.core.results import Result
 
 
 class Output(Console):
@@ -22,11 +24,18 @@ class Output(Console):
         self.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def write_json(content: Any, path: Path) -> None:
+def write_figures(content: Any, path: Path) -> None:
     """Write figures to the JSON file that `out` names, and say so."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=2) + "\n")
-    except OSError as error:
-        raise EdgewiseError(f"cannot write {path}: {error.strerror}") from error
+    write_json(path, content, indent=2)
     Output().print_plain(f"Written to {path}")
+
+
+def print_result(output: Output, result: Result, title: str) -> None:
+    """Print a result's own table."""
+    header, *rows = result.table()
+    table = Table(title=title, title_justify="left")
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    output.print(table)
