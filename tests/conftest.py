@@ -1,7 +1,7 @@
-"""Two workers on two cores: one thread each, or they would wait for each other in every operation."""
+"""Two workers on two cores: one thread each, and threads that sleep while they wait."""
 
 import os
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # before torch is imported; processes that tests start inherit it
+# before torch is imported; processes that tests start inherit it
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -64,21 +64,20 @@ def test_work_is_charged_for_its_peak_and_not_for_an_earlier_one():
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_sampled_texts_are_the_models_own(kind, monkeypatch):
+def test_sampled_texts_are_the_models_own(kind):
     """With the likeliest token instead of a drawn one: what the model itself would say, whatever the cache is cut into."""
     import sample  # pyright: ignore
 
     model = host(kind)
-    monkeypatch.setattr(sample, "PIECE", 5)
-    monkeypatch.setattr(sample, "draw", lambda logits: logits.argmax(-1, keepdim=True))
+    greedy = {"draw": lambda logits: logits.argmax(-1, keepdim=True), "chunk": 5}
     ids = torch.tensor([[1]])
     with torch.no_grad():
         for _ in range(CONTEXT - 1):
             ids = torch.cat([ids, model(input_ids=ids).logits[:, -1:].argmax(-1)], -1)
     own = ids[0, 1:].tolist()
-    assert sample.sample(model, 1, 3, CONTEXT, ends={0} - set(own)) == [own] * 3
+    assert sample.sample(model, 1, 3, CONTEXT, ends={0} - set(own), **greedy) == [own] * 3
     end = own[17]
-    assert sample.sample(model, 1, 2, CONTEXT, ends={end}) == [own[: own.index(end)]] * 2
+    assert sample.sample(model, 1, 2, CONTEXT, ends={end}, **greedy) == [own[: own.index(end)]] * 2
 
 
 def test_texts_can_be_drawn_from_likely_words_alone():
@@ -106,11 +105,11 @@ def test_texts_can_be_drawn_from_likely_words_alone():
 
 
 def test_drawn_tokens_have_the_models_probabilities():
-    from sample import draw  # pyright: ignore
+    from sample import draw_tokens  # pyright: ignore
 
     torch.manual_seed(0)
     logits = 2 * torch.randn(1, 300)
-    drawn = draw(logits.expand(20_000, -1)).flatten()
+    drawn = draw_tokens(logits.expand(20_000, -1)).flatten()
     shares = torch.bincount(drawn, minlength=300) / len(drawn)
     assert (shares - logits.softmax(-1)[0]).abs().max() < 0.01
 

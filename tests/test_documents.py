@@ -66,6 +66,7 @@ def test_every_command_and_flag_exists(document, help_of):
         assert not unknown, (name, unknown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", GUIDES, ids=name_of)
 def test_python_examples_run(document, tmp_path):
     """Examples on the embedded models, one document after another in one namespace; others only have to compile."""

@@ -22,8 +22,10 @@ from edgewise.circuits.eap import edge_attribution
 from edgewise.circuits.heads import head_effects
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.streams import record_edges, wiring_of
+from edgewise.kernels.backend import Inputs
 from edgewise.kernels.equations import GateSpec
 from edgewise.kernels.noise import noise_keys
+from edgewise.kernels.operator import BACKENDS
 from edgewise.kernels.rows import RowBlock, RowGradients, backward_rows, forward_rows
 from edgewise.planning import flops, memory
 from edgewise.planning.hardware import GPUS, H100, USABLE, ThisMachine, measure_machine
@@ -35,7 +37,7 @@ from edgewise.tasks.pairs import Prompts
 from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.parameters import train_attention_only, with_lora
 from edgewise.training.sparsify.recipe import RECIPES
-from edgewise.training.sparsify.sampled_softmax import LIKELY, OTHERS
+from edgewise.training.sparsify.sampled_softmax import N_LIKELY, N_SAMPLED
 from edgewise.training.transcoder.objective import Objective
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 
@@ -101,11 +103,30 @@ class Counting(TorchDispatchMode):
 
 def test_the_count_is_that_of_torch():
     twin, ids = edgewise.gate(host("llama")).train(), torch.randint(0, 97, (2, T))
+    edgewise.mode(twin, "sample")
     with FlopCounterMode(display=False) as by_torch, Counting() as ours:
         twin(input_ids=ids, use_cache=False).logits.sum().backward()
-    sizes = shape("llama")
-    not_in_place = 4 * 2 * T * sizes.layers * sizes.attention_width * flops.keys_in_blocks(T)  # dV, dK
-    assert ours.flops == by_torch.get_total_flops() + not_in_place
+    assert ours.flops == by_torch.get_total_flops()
+
+
+def test_the_operators_formulas_count_its_products():
+    """What torch's counter is told about the operator is what it counts inside."""
+    q, k, v = torch.randn(2, 4, 150, 8), torch.randn(2, 2, 170, 8), torch.randn(2, 2, 170, 6)
+    inputs = Inputs(q, k, v, torch.zeros(4))
+    spec = GateSpec(1.0, "deterministic", 1.0)
+    with Counting() as forward:
+        result = BACKENDS["torch"].forward(inputs, spec)
+    with Counting() as backward:
+        assert BACKENDS["torch"].backward is not None
+        BACKENDS["torch"].backward(inputs, spec, result, torch.ones_like(result.y), torch.ones(2, 4))
+    with Counting() as by_formula:
+        y, expected_edges, *_ = torch.ops.edgewise.gated_attention(
+            *(x.requires_grad_() for x in inputs), None, None, None, None, 1.0, 1.0, True, 0, True, "torch"
+        )
+    assert by_formula.flops == forward.flops
+    with by_formula:
+        (y.sum() + expected_edges.sum()).backward()
+    assert by_formula.flops == forward.flops + backward.flops
 
 
 def trained_by(twin, lora, attention_only):
@@ -141,7 +162,7 @@ def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, attention_only)
 
 def test_sampled_softmax_computes_logits_of_candidates_only():
     sizes, default, paper = large(vocab_size=50_000), RECIPES["small"], RECIPES["paper"]
-    assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=default)) == LIKELY + OTHERS + 1000
+    assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=default)) == N_LIKELY + N_SAMPLED + 1000
     assert candidate_vocabulary(sizes, Setup(1000, 1000, recipe=default)) == 50_000
     assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=default, sharded=True)) == 50_000
     assert candidate_vocabulary(sizes, Setup(1000, 1, recipe=paper)) == 50_000
@@ -181,7 +202,7 @@ def test_flops_of_circuits_are_those_that_torch_counts(kind):
     with Counting() as attributing:
         edge_attribution(record_edges(replay, wiring), steps)
     # torch's own attention is not counted on a CPU
-    layer_runs = 2 * sizes.layers + sizes.heads * sizes.layers * (sizes.layers + 1)
+    layer_runs = 2 * sizes.layers + (sizes.heads * sizes.layers + 1 / n) * (sizes.layers + 1)
     pairs = n * t * sizes.attention_width * (t + 1) / 2
     patched = flops.patch_heads(sizes, n, t).flops - 4 * layer_runs * pairs
     attributed = flops.attribute_edges(sizes, n, t, steps).flops - (8 + 14 * steps) * sizes.layers * pairs
@@ -225,7 +246,7 @@ class Traffic(TorchDispatchMode):
 def test_bytes_of_the_row_passes_are_counted(sample):
     heads, queries, keys = 2, 64, 512
     mask = torch.ones(1, 1, keys, keys, dtype=torch.bool)
-    noise = noise_keys(0, (1, heads, keys), torch.device("cpu"))
+    noise = noise_keys(0, (1, heads, keys), torch.device("cpu")) if sample else None
     spec = GateSpec(1.0, "sample" if sample else "deterministic", scale=1.0, mask=mask)
     block = RowBlock(torch.zeros(heads), spec, noise, kv_heads=heads, groups=1, offset=keys - queries)
     S, G = torch.randn(2, heads, queries, keys)
@@ -278,6 +299,7 @@ def test_memory_of_what_is_trained_is_exact(kind, lora, attention_only):
 @pytest.mark.parametrize(("kind", "most"), [("gpt2", 1.1), ("llama", 1.01)])
 def test_activations_are_those_that_autograd_keeps(kind, most):
     twin = edgewise.gate(host(kind)).train()
+    edgewise.mode(twin, "sample")
     parameters = {p.untyped_storage().data_ptr() for p in twin.parameters()}
     kept: dict[int, Tensor] = {}
 

@@ -99,6 +99,7 @@ def test_pocket_was_trained_to_its_plateau():
     assert plateau["gain in nats"] < 0.005
 
 
+@pytest.mark.slow
 def test_measured_again_the_loss_is_what_was_written(pocket):
     """The committed weights are those that the script wrote and measured."""
     made = json.loads((folder("pocket") / "made.json").read_text())

@@ -22,6 +22,7 @@ def made():
     return json.loads((folder("pocket-sparse") / "made.json").read_text())
 
 
+@pytest.mark.slow
 def test_it_is_what_its_folder_says(twin, made):
     shipped = embedded_data("pocket", seed=0)
     assert shipped is not None
@@ -36,6 +37,7 @@ def test_the_loss_is_kept(made):
     assert made["delta_ce"] <= made["tolerance"] == 0.01
 
 
+@pytest.mark.slow
 def test_no_skill_is_lost(twin):
     dense = evaluate.measure(edgewise.load("pocket"), 200)
     for kind, score in evaluate.measure(twin, 200).items():

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 import torch
 
-from edgewise.models.registry import embedded_models
 from edgewise.pocket import addition, evaluate, folder, stream, world
 from edgewise.pocket.addition import addition_tokenizer
+from edgewise.pocket.embedded import MODELS
 from edgewise.pocket.recipe import POCKET_ROWS
 from edgewise.pocket.tokenizer import pocket_tokenizer
 from edgewise.pocket.world import KINDS, Kind, Prompt
@@ -220,7 +220,7 @@ def test_random_sums_are_sums():
 
 
 def test_folders_are_named():
-    assert tuple(embedded_models()) == (
+    assert tuple(model.name for model in MODELS) == (
         "pocket",
         "pocket-addition",
         "pocket-sparse",
