@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install peers demo test test-slow lint reference page bench bench-attention bench-step bench-efficiency \
+.PHONY: help install peers demo test test-slow lint reference site page bench bench-attention bench-step bench-efficiency \
 	bench-patching clean
 
 help:
@@ -11,6 +11,7 @@ help:
 	@echo "make test-slow        run those that take longer"
 	@echo "make lint             ruff, pyright and the import contract"
 	@echo "make reference        write docs/reference.md from docstrings"
+	@echo "make site             build the documentation site into site/"
 	@echo "make bench            edgewise beside its rivals, into docs/benchmarks.md (some 20 minutes)"
 	@echo "make bench-attention  time and memory of gated attention against dense"
 	@echo "make bench-step       a step of gated training against a dense one"
@@ -41,6 +42,15 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+# In an environment of its own: the site needs none of the package's dependencies.
+.venv-docs/bin/python: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet "zensical>=0.1"
+	touch $@
+
+site: .venv-docs/bin/python
+	.venv-docs/bin/python docs/build_site.py
 
 reference: install
 	$(BIN)/python docs/build_reference.py
@@ -73,4 +83,4 @@ bench-patching: install peers
 	$(BIN)/python benchmarks/patching.py --peer .venv-peer/bin/python
 
 clean:
-	rm -rf .venv .venv-peer runs build dist
+	rm -rf .venv .venv-peer .venv-docs runs build dist site

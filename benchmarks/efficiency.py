@@ -16,7 +16,7 @@ from typing import Literal
 import tyro
 
 import edgewise
-from edgewise.training.sparsify.config import count
+from edgewise.core.quantities import token_count
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def main(asked: Efficiency) -> None:
             needed.setdefault(recipe, []).append(found["tokens"])
     if len(needed) == 2:
         ours, papers = (statistics.median(needed[recipe]) for recipe in ("small", "paper"))
-        budget = count(asked.paper_tokens)
+        budget = token_count(asked.paper_tokens)
         least = "at least " if papers >= 0.99 * budget else ""
         print(f"the default recipe needs {least}{papers / ours:.1f}x fewer tokens (medians)")
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
 import edgewise
-from edgewise.circuits.edges import EdgePatching
+from edgewise.circuits.edge_chunks import EdgePatching
 from edgewise.circuits.heads import patch_heads
 from edgewise.circuits.replay import record
 from edgewise.circuits.streams import wiring_of

@@ -8,6 +8,7 @@ more, it goes on where it stopped, with other random numbers.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -19,14 +20,14 @@ from rich.progress import track
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, StaticCache
 
-from edgewise.training.sparsify.config import count
-from edgewise.training.sparsify.sampled_softmax import Words, only
+from edgewise.core.quantities import token_count
+from edgewise.training.sparsify.sampled_softmax import Candidates, restricted_to
 
 GROUP = 128
 FEW = 64
 """Samples that tell which words are likely."""
-PIECE = 32
-"""Tokens after which the cache is made longer, and texts that have ended are left out."""
+CHUNK = 32
+"""Tokens after which the cache is extended, and texts that have ended are left out."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,22 @@ def sample(
     length: int,
     ends: set[int],
     words: Tensor | None = None,  # [W]
+    draw: Callable[[Tensor], Tensor] | None = None,
+    chunk: int = CHUNK,
 ) -> list[list[int]]:
-    """Texts of at most `length` tokens with the first, up to the token that ends them; in no particular order."""
+    """Texts of at most `length` tokens with the first, up to the token that ends them; in no particular order.
+
+    `draw`: chooses tokens from logits [rows, vocabulary], None for `draw_tokens`.
+    """
+    draw = draw or draw_tokens
     ids, cache, texts = torch.full((rows, 1), first), None, []
     unembedding = cast(nn.Module, model.get_output_embeddings())
-    which = Words(words, torch.zeros(len(words))) if words is not None else None
+    candidates = Candidates(words, torch.zeros(len(words))) if words is not None else None
     while len(ids):
-        end = min(length, ids.shape[1] + PIECE)
+        end = min(length, ids.shape[1] + chunk)
         cache = _with_room(model, cache, end, torch.arange(len(ids)))
         while ids.shape[1] < end:
-            with only(unembedding, which):
+            with restricted_to(unembedding, candidates):
                 logits = model(input_ids=ids[:, -1:], past_key_values=cache).logits[:, -1]
             drawn = draw(logits)
             ids = torch.cat([ids, drawn if words is None else words[drawn]], -1)
@@ -96,7 +103,7 @@ def likeliest(
     return total.topk(min(words, len(total))).indices.sort().values
 
 
-def draw(logits: Tensor) -> Tensor:  # [rows, vocabulary] -> [rows, 1]
+def draw_tokens(logits: Tensor) -> Tensor:  # [rows, vocabulary] -> [rows, 1]
     """By inverting cumulated probabilities, first of groups and then within one: on a large vocabulary that is ten times as
     fast as torch.multinomial, which takes longer than the model."""
     rows, vocabulary = logits.shape
@@ -128,7 +135,7 @@ def main(asked: Sample) -> None:
         words = likeliest(model, sample(model, first, FEW, context, ends), first, asked.words, ends)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     known = sum(1 for _ in asked.out.open()) if asked.out.exists() else 0
-    batches = range(known // asked.rows, -(-count(asked.tokens) // (asked.rows * context)))
+    batches = range(known // asked.rows, -(-token_count(asked.tokens) // (asked.rows * context)))
     with asked.out.open("a") as file:
         for batch in track(batches, "sampling"):
             torch.manual_seed(asked.seed + batch)

@@ -15,12 +15,13 @@ import tyro
 
 import edgewise
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.quantities import token_count
 from edgewise.data import held_out_only
 from edgewise.measure.loss import measure
 from edgewise.models.load import load_tokenizer
-from edgewise.training.sparsify.config import count
-from edgewise.training.sparsify.controls import THRESHOLDS, TOP_K, measure_masked, random_mask
-from edgewise.training.sparsify.null_value import above, mean_unattended, rows_to_read, with_null_values
+from edgewise.training.sparsify.controls import THRESHOLDS
+from edgewise.training.sparsify.masks import TOP_K, measure_masked, random_mask, threshold_mask
+from edgewise.training.sparsify.null_value import mean_closed_values, sequences_needed, with_null_values
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Untrained:
 
 def main(asked: Untrained) -> None:
     dense, tokenizer = edgewise.load(asked.model), load_tokenizer(asked.model)
-    few, tokens = rows_to_read(asked.context), count(asked.tokens)
+    few, tokens = sequences_needed(asked.context), token_count(asked.tokens)
     found = held_out_only(asked.data, tokenizer, asked.context, tokens=tokens + few * asked.context)
     if len(found.ids) < 2:
         raise EdgewiseError(
@@ -57,10 +58,10 @@ def main(asked: Untrained) -> None:
     row("twin", twin.density, *(("", loss) if gate is not None and gate.null_value else (loss, "")))
     masks = {name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()}
     masks["random"] = random_mask(twin.density_per_head, asked.context, asked.seed)
-    masks |= {f"weights above {least:g}": above(least) for least in THRESHOLDS}
+    masks |= {f"weights above {threshold:g}": threshold_mask(threshold) for threshold in THRESHOLDS}
     for name, mask in masks.items():
         both = []
-        for means in (None, mean_unattended(dense, others, mask)):
+        for means in (None, mean_closed_values(dense, others, mask)):
             with with_null_values(dense, means):
                 both.append(measure_masked(dense, mask, rows))
         row(f"{name}, untrained", both[0]["density"], *(f"{each['ce'] - base:+.4f}" for each in both))
