@@ -46,10 +46,9 @@ def test_closed_heads_give_zero_and_leave_the_others_as_they_were(closed, backen
     if closed[:2].all():
         assert (dk[:, 0] == 0).all()
     open_, open_gradients = with_gradients(attend, tensors, spec._replace(closed=None))
-    assert torch.equal(
-        got.y[:, ~closed], open_.y[:, ~closed]
-    )  # noise does not depend on which heads are closed
-    assert torch.equal(dq[:, ~closed], open_gradients[0][:, ~closed])
+    # noise does not depend on which heads are closed; matrix products of other sizes may round otherwise
+    for a, e in ((got.y, open_.y), (dq, open_gradients[0])):
+        torch.testing.assert_close(a[:, ~closed], e[:, ~closed], rtol=1e-12, atol=1e-14)
 
 
 def twin_with_closed_heads(kind="gpt2", **gate: Any) -> Any:

@@ -250,7 +250,7 @@ def test_one_massive_output_changes_nothing_for_the_others():
         fits.append(Fit(spoilt))
         fits[-1].add(x, outputs)
     torch.testing.assert_close(losses[1], losses[2])  # however large it is
-    torch.testing.assert_close(fits[1].explained_variance, fits[2].explained_variance)
+    torch.testing.assert_close(fits[1].explained_variance, fits[2].explained_variance, rtol=1e-5, atol=1e-6)
     assert torch.equal(losses[0][[0, 2]], losses[1][[0, 2]])
     assert fits[0].massive == 0 and fits[1].massive == pytest.approx(1 / (L * y.shape[1]))
 
