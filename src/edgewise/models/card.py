@@ -139,8 +139,8 @@ def _metadata(base: str, model_type: str, summary: dict[str, Any], name: str) ->
 
 def _licence_of(base: str) -> str | None:
     """The licence in the base model's card: in its folder, on the hub, or None if nothing says it."""
-    if embedded(base) is not None:
-        return "mit"  # comes with edgewise
+    if (model := embedded(base)) is not None:
+        return model.license
     card = Path(base) / CARD
     try:
         if card.is_file():

@@ -62,7 +62,8 @@ class Adapters:
         for key, a in self.factors.items():
             if key.endswith(_A):
                 module = model.get_submodule(key.removesuffix(_A))
-                change = self.scale * (self.factors[key.removesuffix(_A) + _B] @ a)
+                b = self.factors[key.removesuffix(_A) + _B]
+                change = self.scale * (b.float() @ a.float())  # they may be saved in half precision
                 weight: Any = module.weight
                 weight += change.T if isinstance(module, Conv1D) else change
 

@@ -47,6 +47,8 @@ class EmbeddedModel:
     """Its checkpoint, as `from_pretrained` or `edgewise.save` leaves it; a transcoder may be in `transcoder/`."""
     dense: str
     """The embedded dense model that it is a twin of; its own name if it is dense."""
+    license: str = "mit"
+    """Of its weights, as the hub calls it."""
     make_data: Callable[[int, int], Any] | None = None
     """(seed, held-out sequences) -> `edgewise.data.Data`: the text that belongs to it; None if it has none."""
     make_folder: Callable[[Path], None] | None = None

@@ -17,6 +17,6 @@ def _refuse_twin(folder: Path) -> None:
 
 
 MODELS = (
-    EmbeddedModel("smollm2", cached_folder(), dense="smollm2", make_folder=make_folder),
-    EmbeddedModel("smollm2-sparse", TWIN, dense="smollm2", make_folder=_refuse_twin),
+    EmbeddedModel("smollm2", cached_folder(), dense="smollm2", license="apache-2.0", make_folder=make_folder),
+    EmbeddedModel("smollm2-sparse", TWIN, dense="smollm2", license="apache-2.0", make_folder=_refuse_twin),
 )
