@@ -90,7 +90,7 @@ def _card(folder: Path, base: str | None, repo_id: str | None, tags: list[str]) 
         f"## Training\n\n{_training(summary)}" if summary else "",
         f"## Gate\n\n{_gate(gate)}",
         f"## Licence\n\n{_licence(base, data.license)}",
-        f"## Citation\n\nThe method; made by [Edgewise](https://pypi.org/project/edgewise).\n\n{_CITATION}",
+        f"## Citation\n\nThe method; made by Edgewise (`pip install edgewise`).\n\n{_CITATION}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
