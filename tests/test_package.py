@@ -105,6 +105,7 @@ def test_the_wheel_is_typed_and_the_sdist_has_what_tests_need(distribution):
         (entry_points,) = [name for name in names if name.endswith("entry_points.txt")]
         points = archive.read(entry_points).decode()
     assert "edgewise/py.typed" in names and not any(name.startswith("tests") for name in names)
+    assert {"LICENSE", "report/LICENSE-d3"} <= {name.partition(".dist-info/licenses/")[2] for name in names}
     assert "[lm_eval.models]" in points and "[edgewise.models]" in points
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
