@@ -46,7 +46,7 @@ lint: install
 # In an environment of its own: the site needs none of the package's dependencies.
 .venv-docs/bin/python: pyproject.toml
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/python -m pip install --quiet "zensical>=0.1"
+	.venv-docs/bin/python -m pip install --quiet "zensical>=0.0.73"
 	touch $@
 
 site: .venv-docs/bin/python

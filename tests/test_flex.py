@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.attention.flex_attention as flex_attention
 from test_gate import KAPPAS, inputs
 
 from edgewise.core.errors import EdgewiseError
@@ -10,8 +11,19 @@ from edgewise.kernels.equations import GateSpec, reference, visible_keys
 from edgewise.kernels.flex import check_natural_lse
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+HAS_AUX = hasattr(flex_attention, "AuxRequest")
+needs_aux = pytest.mark.skipif(
+    not HAS_AUX, reason="FlexAttention gives its logsumexp this way since torch 2.9"
+)
 
 
+@pytest.mark.skipif(HAS_AUX, reason="this torch has what the backend needs")
+def test_an_older_torch_is_refused_in_a_sentence():
+    with pytest.raises(EdgewiseError, match=r"needs torch 2\.9"):
+        gated_attention(*inputs(1, 1, 1, 5, 5, 8), GateSpec(1.0, "deterministic", 1.0), backend="flex")
+
+
+@needs_aux
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("hides", ["nothing", "mask", "starts"])
 @pytest.mark.parametrize("kappa", KAPPAS)
@@ -39,6 +51,7 @@ def test_flex_equals_the_reference(kappa, hides, dtype):
         assert torch.equal(uncounted.y, got.y) and uncounted.open_edges.isnan().all()
 
 
+@needs_aux
 def test_a_logsumexp_in_other_units_is_refused():
     """As that of the FLASH backend once was, by ln 2 (pytorch#181645)."""
     from torch.nn.attention.flex_attention import AuxOutput, flex_attention
@@ -52,6 +65,7 @@ def test_a_logsumexp_in_other_units_is_refused():
         check_natural_lse(scaled, torch.device("cpu"), torch.float32)
 
 
+@needs_aux
 def test_flex_refuses_what_it_cannot_do():
     tensors = inputs(1, 1, 1, 5, 5, 8)
     with pytest.raises(EdgewiseError, match="deterministic gates only"):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_the_version_is_said_in_one_place(distribution):
     (wheel,) = distribution.glob("*.whl")
     assert wheel.name.startswith(f"edgewise-{edgewise.__version__}-")
     assert f"version: {edgewise.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
+    assert 'dynamic = ["version", ' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_the_wheel_is_typed_and_the_sdist_has_what_tests_need(distribution):
@@ -104,6 +105,7 @@ def test_the_wheel_is_typed_and_the_sdist_has_what_tests_need(distribution):
         (entry_points,) = [name for name in names if name.endswith("entry_points.txt")]
         points = archive.read(entry_points).decode()
     assert "edgewise/py.typed" in names and not any(name.startswith("tests") for name in names)
+    assert {"LICENSE", "report/LICENSE-d3"} <= {name.partition(".dist-info/licenses/")[2] for name in names}
     assert "[lm_eval.models]" in points and "[edgewise.models]" in points
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
@@ -113,10 +115,39 @@ def test_the_wheel_is_typed_and_the_sdist_has_what_tests_need(distribution):
         "docs/build_reference.py",
         "README.md",
         "LICENSE",
+        "CONTRIBUTING.md",
         "Makefile",
+        "hatch_build.py",
+        ".github/workflows/ci.yml",
     ):
         assert needed in inside, needed
     assert not any("node_modules" in name or ".venv" in name for name in inside)
+
+
+@pytest.mark.parametrize("repository", [None, "https://github.com/someone/edgewise"])
+def test_the_page_on_pypi_has_no_relative_links(repository, tmp_path, monkeypatch):
+    """A release knows its repository; its links lead to files that are there, at the tag of the version."""
+    build = pytest.importorskip("hatchling.build", reason="hatchling is needed to build a wheel")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("EDGEWISE_REPOSITORY", raising=False)
+    if repository:
+        monkeypatch.setenv("EDGEWISE_REPOSITORY", repository)
+    folder = tmp_path / build.prepare_metadata_for_build_wheel(str(tmp_path))
+    metadata = Parser().parsestr((folder / "METADATA").read_text(encoding="utf-8"))
+    text = metadata.get_payload()
+    assert isinstance(text, str) and metadata["Description-Content-Type"] == "text/markdown"
+    if repository is None:
+        assert text.strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+        assert "Project-URL" not in metadata
+        return
+    assert f"Repository, {repository}" in metadata.get_all("Project-URL", [])
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]*)\)", text)
+    assert len(links) > 10 and all(link.startswith("https://") for _, link in links)
+    for picture, link in links:
+        if link.startswith(repository):
+            kind, tag, path = link.removeprefix(f"{repository}/").split("/", 2)
+            assert (kind, tag) == ("raw" if picture else "blob", f"v{edgewise.__version__}")
+            assert (ROOT / path.partition("#")[0]).exists(), link
 
 
 @pytest.mark.slow

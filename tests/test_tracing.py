@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from neuronpedia import misfits
 from rich.console import Console
 from traced import random_transcoder
 
@@ -122,6 +123,14 @@ def check_schema(content: dict) -> None:
     for name, *members in content["qParams"]["supernodes"]:
         assert isinstance(name, str) and set(members) <= set(ids)
     assert set(content["qParams"]["pinnedIds"]) <= set(ids)
+
+
+def test_the_exported_graph_fits_neuronpedias_schema(pocket_trace: Trace, tmp_path: Path):
+    content = json.loads(write_graph(pocket_trace, tmp_path).read_text())
+    assert list(misfits(content)) == []
+    del content["metadata"]["scan"]
+    content["nodes"][0]["ctx_idx"], content["links"][0]["weight"] = 0.5, None
+    assert list(misfits(content)) == ["/metadata/scan", "/nodes/ctx_idx", "/links/weight"]
 
 
 def test_the_exported_graph(pocket_trace: Trace, tmp_path: Path):

@@ -20,7 +20,7 @@ def device_of(device: "str | torch.device | None") -> "torch.device":
     if device is None or device == "cpu":
         return torch.device("cpu")
     if device == "auto":
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        return _accelerator() or torch.device("cpu")
     try:
         named = torch.device(device)
     except RuntimeError as error:
@@ -32,10 +32,17 @@ def device_of(device: "str | torch.device | None") -> "torch.device":
     return named
 
 
+def _accelerator() -> "torch.device | None":
+    """The accelerator that is there. `current_accelerator` names the one that torch was built for, there or not."""
+    import torch
+
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
 def _check_available(device: "torch.device") -> None:
     import torch
 
-    present = torch.accelerator.current_accelerator(check_available=True)
+    present = _accelerator()
     if present is None or present.type != device.type:
         here = "only a CPU" if present is None else f"{present.type} and a CPU"
         raise EdgewiseError(f"`device` {device} is not there: this torch finds {here}; leave it at auto")

@@ -52,8 +52,10 @@ def _compiled(device_type: str) -> Callable:
 
 
 def _call(function: Callable, q: Tensor, k: Tensor, v: Tensor, score_mod: ScoreMod, scale: float):
-    from torch.nn.attention.flex_attention import AuxRequest
-
+    try:
+        from torch.nn.attention.flex_attention import AuxRequest
+    except ImportError as error:
+        raise EdgewiseError("the backend 'flex' needs torch 2.9 or later; leave `backend` at None") from error
     gqa = q.shape[1] != k.shape[1]
     y, aux = function(q, k, v, score_mod, scale=scale, enable_gqa=gqa, return_aux=AuxRequest(lse=True))
     return y, aux.lse
