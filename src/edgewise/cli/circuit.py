@@ -26,7 +26,7 @@ def circuit(
       edgewise circuit gpt2 runs/gpt2-sparse --task my_task.jsonl --prompts 64
 
     Args:
-        models: One model, or two to compare (dense first): shipped names, folders or Hugging Face names.
+        models: One model, or two to compare (dense first): embedded models, folders or Hugging Face names.
         config: The search.
         placement: Where models run, and in which precision.
     """

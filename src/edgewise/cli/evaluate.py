@@ -33,8 +33,8 @@ def evaluate(
       edgewise eval gpt2 runs/gpt2-sparse --tasks paper     TruthfulQA, PIQA, OpenBookQA, ARC-Easy: the paper's table
 
     Args:
-        models: Shipped names, folders or Hugging Face names.
-        data: Text, jsonl or parquet files, folders of them, or the name of a dataset. The shipped models bring their own.
+        models: Embedded models, folders or Hugging Face names.
+        data: Text, jsonl or parquet files, folders of them, or the name of a dataset. The embedded models bring their own.
         context: Tokens per sequence; the shortest of the models' contexts (at most 1024) if not given.
         tokens: Tokens to read: 64K, 1M.
         heads: Also print each head's edges per query.

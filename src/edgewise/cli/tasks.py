@@ -20,7 +20,7 @@ def tasks(
       edgewise tasks gpt2 --task ioi my_task.jsonl --n 200
 
     Args:
-        model: A shipped name (pocket, pocket-sparse), a folder, or a Hugging Face name such as gpt2.
+        model: An embedded model (pocket, pocket-sparse), a folder, or a Hugging Face name such as gpt2.
         task: Any of copy, ioi, greater-than, docstring, antonym, or JSONL files of your own with clean, corrupt, answer,
             wrong on each line. All five if not given.
         n: Prompts of each task.

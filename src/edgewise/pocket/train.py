@@ -1,4 +1,4 @@
-"""Train a shipped model from nothing, or continue it to see that it was finished.
+"""Train an embedded model from nothing, or continue it to see that it was finished.
 
     python -m edgewise.pocket.train pocket                      # about an hour on two cores
     python -m edgewise.pocket.train pocket-addition             # a few minutes on one core
@@ -46,7 +46,7 @@ PLATEAU_SEED = 1_000_003  # its text is none that training has seen
 
 @dataclass(frozen=True)
 class Config:
-    """Train one of the shipped models."""
+    """Train one of the embedded models."""
 
     name: Annotated[Literal["pocket", "pocket-addition"], tyro.conf.Positional]
     """Which model."""

@@ -217,7 +217,7 @@ def subjects_of(
     for number, (name, kind, model) in enumerate(zip(loaded.names, loaded.kinds, loaded.models, strict=True)):
         if model.dtype != torch.float32 or model.device.type != "cpu":
             model = copy.deepcopy(model).float().cpu()  # a given model stays as it is
-        transcoder = _shipped(name) if given is None else given[number]
+        transcoder = _embedded_transcoder(name) if given is None else given[number]
         if not isinstance(transcoder, Transcoder):
             transcoder = load_transcoder(transcoder, model)
         elif transcoder.encoder.device.type != "cpu":
@@ -226,7 +226,7 @@ def subjects_of(
     return subjects
 
 
-def _shipped(name: str) -> Path:
+def _embedded_transcoder(name: str) -> Path:
     model = embedded(name)
     folder = None if model is None else model.transcoder
     if folder is None:

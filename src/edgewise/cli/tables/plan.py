@@ -53,7 +53,7 @@ def _assumptions(plan: Plan) -> list[str]:
     ]
     return [
         *lines,
-        "Nothing has been run on a GPU: these figures are a model, with --dtype bfloat16 (docs/scaling.md).",
+        "Nothing has been run on a GPU: these figures are computed, for --dtype bfloat16 (see docs/research/README.md).",
     ]
 
 

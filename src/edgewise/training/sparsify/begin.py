@@ -22,7 +22,7 @@ from edgewise.training.config import TrainerConfig
 from edgewise.training.console import print_resuming
 from edgewise.training.resume import check_same_text, restore, resumed_config
 from edgewise.training.snapshot import Snapshot
-from edgewise.training.sparsify.config import MAY_BE_NEW, SparsifyConfig, changed
+from edgewise.training.sparsify.config import MAY_BE_NEW, SparsifyConfig
 from edgewise.training.sparsify.console import print_plan
 from edgewise.training.sparsify.recipe import Recipe
 from edgewise.training.sparsify.run import SparsifyRun
@@ -49,7 +49,7 @@ class RunContext(NamedTuple):
 def resumed_run_config(config: SparsifyConfig, saved: Snapshot) -> SparsifyConfig:
     may_change = (*MAY_BE_NEW, "report_to")
     return resumed_config(
-        config, saved.content["config"], changed, may_change, per_session=("save_minutes", "controls", "plot")
+        config, saved.content["config"], may_change, per_session=("save_minutes", "controls", "plot")
     )
 
 

@@ -56,7 +56,7 @@ def sparsify(
     """Post-train a dense model until almost no attention edges remain, at the same loss.
 
     `model` is a name as for `edgewise.load`, or a loaded dense model, which stays as it is. `data` is a text, jsonl or
-    parquet file, a folder of them, a name of the Hugging Face hub, a dataset object, or a `Data`; the shipped models bring
+    parquet file, a folder of them, a name of the Hugging Face hub, a dataset object, or a `Data`; the embedded models bring
     their own. `recipe` is a value instead of the name in `config`; a resumed run keeps its own if it is not given.
 
     >>> result = edgewise.sparsify("pocket", config=edgewise.SparsifyConfig(minutes=5, out="runs/pocket-sparse"))
