@@ -19,9 +19,9 @@ from edgewise.cli.tables.trace import print_traces
 from edgewise.core.console import Display
 from edgewise.core.files import folder_lock, write_json
 from edgewise.data.embedded import embedded_data
+from edgewise.measure.evaluation import Evaluation
 from edgewise.measure.loss import measure
 from edgewise.plots.circuit import save_circuit_figures
-from edgewise.report.training import EVALUATION
 from edgewise.training.config import TrainerConfig
 
 DENSE, SPARSE = "pocket", "pocket-sparse"
@@ -178,14 +178,14 @@ class Demo:
         data = embedded_data(DENSE, seed=0, held_out=HELD_OUT_SEQUENCES)
         assert data is not None
         models = zip(self.pair.names, self.pair.models, strict=True)
-        measured = {name: measure(model, data.held_out) for name, model in models}
+        measured = Evaluation({name: measure(model, data.held_out) for name, model in models})
         table = Table("", "edges left", "per query", "held-out loss", title="the embedded models")
         for name, of_model in measured.items():
             table.add_row(
                 name, f"{of_model.density:.2%}", f"{of_model.edges_per_query:.1f}", f"{of_model.ce:.4f}"
             )
         self.output.print(table)
-        write_json(self.out / EVALUATION, {name: m.to_dict() for name, m in measured.items()}, indent=2)
+        measured.save(self.out)
         return {"shipped": {name: {"density": m.density, "ce": m.ce} for name, m in measured.items()}}
 
     def find_circuits(self) -> dict[str, Any]:

@@ -66,13 +66,13 @@ def evaluate(
     results = evaluate_models(
         models,
         data,
-        context,
-        token_count(tokens),
-        sinks,
+        context=context,
+        tokens=token_count(tokens),
+        sinks=sinks,
         device=placement.device,
         dtype=placement.dtype,
         display=Display(),
     )
     print_evaluation(results, heads)
     if out is not None:
-        write_figures({name: measured.to_dict() for name, measured in results.items()}, out)
+        write_figures(results.to_dict(), out)

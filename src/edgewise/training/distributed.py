@@ -82,7 +82,9 @@ def measure_together(
     def all_reduce(x: Tensor) -> Tensor:
         return x if processes == 1 else accelerator.reduce(x.to(accelerator.device), "sum")  # pyright: ignore
 
-    return measure(model, share, at_once, all_reduce, reference=reference, first_sequence=first)
+    return measure(
+        model, share, batch_size=at_once, all_reduce=all_reduce, reference=reference, first_sequence=first
+    )
 
 
 def count_pairs(batch: Batch) -> int:

@@ -64,7 +64,7 @@ def resumed_config(
     default = type(config)()
     names = [
         f"`{field.name}`"
-        for field in fields(config)
+        for field in fields(config)  # pyright: ignore
         if field.name not in (*may_change, *per_session)
         and getattr(config, field.name) not in (saved.get(field.name), getattr(default, field.name))
     ]
