@@ -30,10 +30,9 @@ def draw_evaluation(evaluation: Evaluation) -> Figure:
     title = "Edges per query and head"
     with picture(COLUMN if len(edges) == 1 else PAGE, height, title, caption) as figure:
         grid = figure.subplots(1, len(edges), squeeze=False)[0]
-        for axes, (name, measured) in zip(grid, evaluation.items(), strict=True):
-            image = _draw_model(axes, name, measured, norm)
+        images = [_draw_model(axes, *item, norm) for axes, item in zip(grid, evaluation.items(), strict=True)]
         bar = figure.colorbar(
-            image, ax=list(grid), label="edges per query", format=StrMethodFormatter("{x:g}")
+            images[0], ax=list(grid), label="edges per query", format=StrMethodFormatter("{x:g}")
         )
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
     return figure
