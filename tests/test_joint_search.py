@@ -208,7 +208,7 @@ def test_an_interrupted_search_keeps_its_smallest_circuit():
     objective.recovered(torch.ones(1, objective.total, dtype=torch.bool), "fit")
     with pytest.raises(Interrupted) as interrupt:
         MinimalSearch(objective, 0.5, torch.arange(objective.total), objective.total).run()
-    found = interrupt.value.found
+    found = interrupt.value.partial
     assert 0 < found.size < objective.total and not found.is_minimal and found.explained.fit >= 0.5
 
 

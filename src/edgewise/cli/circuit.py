@@ -48,9 +48,9 @@ def circuit(
                 load_models(models, device=placement.device, dtype=placement.dtype, display=display), config
             )
         except Interrupted as interrupt:
-            print_circuits(interrupt.found)
-            found = f"{config.out}/circuit.json"
-            raise KeyboardInterrupt(f"interrupted; what was found is in {found}") from interrupt
+            print_circuits(interrupt.partial)
+            path = f"{config.out}/circuit.json"
+            raise KeyboardInterrupt(f"interrupted; what was found is in {path}") from interrupt
         print_circuits(result)
         save_circuit_figures(result, config.out)
         display.print(

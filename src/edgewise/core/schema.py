@@ -151,10 +151,10 @@ def _adapter(schema: Any) -> "TypeAdapter[Any]":
 def _described(error: "ValidationError") -> str:
     """The first field that is wrong, and how."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ""
+    field_path = ""
     for step in first["loc"]:
-        place += f"[{step}]" if isinstance(step, int) else f".{step}" if place else str(step)
+        field_path += f"[{step}]" if isinstance(step, int) else f".{step}" if field_path else str(step)
     message = first["msg"][:1].lower() + first["msg"][1:]
     others = error.error_count() - 1
     more = f", and {others} more" if others else ""
-    return f"{place + ': ' if place else ''}{message}{more}".splitlines()[0][:300]
+    return f"{field_path + ': ' if field_path else ''}{message}{more}".splitlines()[0][:300]

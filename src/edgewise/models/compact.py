@@ -217,17 +217,17 @@ def _full_columns(layer: Layer, n_heads: int, n_kv_heads: int, d: int) -> dict[s
     return {kind: c for kind, (_, c) in qkv_columns(layer.attention, n_heads, n_kv_heads, d).items()}
 
 
-def _spread(linear: Any, places: Tensor, size: int, of_outputs: bool) -> None:
-    """Put a linear map's output or input features to their places among `size`, zeros elsewhere."""
-    is_conv, places = isinstance(linear, Conv1D), places.to(linear.weight.device)
+def _spread(linear: Any, indices: Tensor, size: int, of_outputs: bool) -> None:
+    """Put a linear map's output or input features to the given indices among `size`, zeros elsewhere."""
+    is_conv, indices = isinstance(linear, Conv1D), indices.to(linear.weight.device)
     dim = 1 if of_outputs == is_conv else 0
     shape = list(linear.weight.shape)
     shape[dim] = size
     linear.weight = _parameter(
-        linear.weight, linear.weight.new_zeros(shape).index_copy(dim, places, linear.weight.detach())
+        linear.weight, linear.weight.new_zeros(shape).index_copy(dim, indices, linear.weight.detach())
     )
     if of_outputs and linear.bias is not None:
-        bias = linear.bias.new_zeros(size).index_copy(0, places, linear.bias.detach())
+        bias = linear.bias.new_zeros(size).index_copy(0, indices, linear.bias.detach())
         linear.bias = _parameter(linear.bias, bias)
     names = ("nf", "out_features") if of_outputs else ("nx", "in_features")
     setattr(linear, names[0] if is_conv else names[1], size)

@@ -138,10 +138,10 @@ class Training:
                     progress.update(bar, completed=self.done, loss=mean, speed=speed)
                     if self.done % max(1, min(500, self.steps // 8)) == 0:
                         self.model.eval()
-                        seen = self.recipe.glance(self.model)
+                        scores = self.recipe.glance(self.model)
                         self.model.train()
-                        self.losses.append({"step": self.done, "training loss": mean, **seen})
-                        shown = " · ".join(f"{key} {value:.3f}" for key, value in seen.items())
+                        self.losses.append({"step": self.done, "training loss": mean, **scores})
+                        shown = " · ".join(f"{key} {value:.3f}" for key, value in scores.items())
                         progress.console.print(
                             f"{self.seconds:6.0f} s · step {self.done}/{self.steps} · {speed:,.0f} tokens/s"
                             f" · training loss {mean:.4f} · {shown}",
@@ -184,12 +184,12 @@ class Training:
 
 def revision() -> dict[str, str | None]:
     """Which script this is: the commit, if there is one, and a hash of the files that decide the weights."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     digest = hashlib.sha256()
     for name in SOURCES:
-        digest.update((here / name).read_bytes())
+        digest.update((folder / name).read_bytes())
     git = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     commit = git.stdout.strip() if git.returncode == 0 else None
     return {"commit": commit, "sources sha256": digest.hexdigest()}

@@ -23,9 +23,9 @@ def make_accelerator(
 ) -> Accelerator:
     """An accelerator for whatever launched this process; `report_to` is a tracker that logs into `out`."""
     # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
-    place = None if device == "auto" else device_of(device)
-    only_cpu = not torch.accelerator.is_available() if place is None else place.type == "cpu"
-    with _chosen_device(place):
+    chosen = None if device == "auto" else device_of(device)
+    only_cpu = not torch.accelerator.is_available() if chosen is None else chosen.type == "cpu"
+    with _chosen_device(chosen):
         accelerator = Accelerator(
             cpu=only_cpu, log_with=report_to, project_dir=None if out is None else str(out)
         )

@@ -66,10 +66,10 @@ def resumed_recipe(recipe: Recipe | None, saved: Snapshot, display: Display) -> 
 
 
 def restore_or_plan(
-    run: SparsifyRun, saved: Snapshot | None, context: RunContext, asked: SparsifyConfig
+    run: SparsifyRun, saved: Snapshot | None, context: RunContext, session: SparsifyConfig
 ) -> float:
     """Decide how many steps there will be, and say what will be done before it is begun. Returns the seconds to leave for
-    the measurement at the end. `asked`: the config of this session, in which a resumed run's limits are set only if they
+    the measurement at the end. `session`: the config of this session, in which a resumed run's limits are set only if they
     are new."""
     display, trainer = context.display, context.trainer
     config, state = run.config, run.state
@@ -78,7 +78,7 @@ def restore_or_plan(
         check_same_text(run.data, saved)
         _check_same_dense(context.dense, saved)
         restore(run, saved)
-        if asked.minutes is None and asked.tokens in (None, saved.content["config"]["tokens"]):
+        if session.minutes is None and session.tokens in (None, saved.content["config"]["tokens"]):
             run.validator.choose_text(trainer, state)
             print_resuming(display, config.out, state)
             return final
@@ -89,12 +89,12 @@ def restore_or_plan(
         run.accelerator, costs.step, costs.warmup, time.monotonic() - context.began, context.dense_pass
     )
     costs = costs._replace(step=step, warmup=warmup, setup=setup, final=TWIN_PASS * dense_pass)
-    begin_time(asked, state, setup)
+    begin_time(session, state, setup)
     state.planned_steps = plan_steps(config, state, costs)
     run.validator.choose_text(trainer, state)
     share = run.validator.n_sequences / len(run.data.held_out.ids)
     costs = costs._replace(validation=share * costs.final)
-    check_time_limit(asked, costs, trainer)
+    check_time_limit(session, costs, trainer)
     tokens = run.validator.n_sequences * run.data.train.context
     state.validations = plan_validations(trainer, state, costs, tokens)
     state.planned_steps = plan_steps(config, state, costs, state.validations)

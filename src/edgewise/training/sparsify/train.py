@@ -64,7 +64,7 @@ def sparsify(
     """
     began = time.monotonic()
     config = replace(config or SparsifyConfig(), out=Path((config or SparsifyConfig()).out))
-    asked = config
+    session = config
     trainer = trainer or TrainerConfig()
     accelerator = make_accelerator(config.report_to, config.out, config.device)
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
@@ -86,7 +86,7 @@ def sparsify(
         run.state.dense_ce = dense_measured.ce
         dense_pass = time.monotonic() - measuring
         context = RunContext(name, tokenizer, dense_measured, trainer, display, began, dense_pass)
-        final = restore_or_plan(run, saved, context, asked)
+        final = restore_or_plan(run, saved, context, session)
         with _tracking(run, name):
             stopped = Trainer(run, [*_callbacks(run, display), *callbacks], final).fit()
             return _finish(run, context, stopped)
