@@ -18,8 +18,8 @@ from transformers.models.llama import LlamaConfig
 from edgewise.cli.tables.plan import short, span
 from edgewise.planning import flops, memory
 from edgewise.planning.flops import Work
+from edgewise.planning.gpu_layout import Layout, obstacle, smallest_layout
 from edgewise.planning.hardware import A100, CPU_SHARE, GIB, H100, ThisMachine
-from edgewise.planning.layout import Layout, obstacle, smallest_layout
 from edgewise.planning.plan import PROMPT_TOKENS, plan
 from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape, shape_of

@@ -28,8 +28,8 @@ from edgewise.kernels.noise import noise_keys
 from edgewise.kernels.operator import BACKENDS
 from edgewise.kernels.rows import RowBlock, RowGradients, backward_rows, forward_rows
 from edgewise.planning import flops, memory
+from edgewise.planning.gpu_layout import smallest_layout
 from edgewise.planning.hardware import GPUS, H100, USABLE, ThisMachine, measure_machine
-from edgewise.planning.layout import smallest_layout
 from edgewise.planning.plan import ASSUMED_TOKENS
 from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape, shape_of

@@ -8,8 +8,8 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.models.registry import embedded
 from edgewise.planning import flops, memory
 from edgewise.planning.flops import Work
+from edgewise.planning.gpu_layout import Layout, obstacle, smallest_layout
 from edgewise.planning.hardware import H100, USABLE, ThisMachine, measure_machine
-from edgewise.planning.layout import Layout, obstacle, smallest_layout
 from edgewise.planning.memory import Memory
 from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape

@@ -3,8 +3,8 @@
 from rich.table import Table
 
 from edgewise.cli.tables.output import Output
+from edgewise.planning.gpu_layout import Layout
 from edgewise.planning.hardware import CPU_SHARE, GIB, GPUS, H100, USABLE
-from edgewise.planning.layout import Layout
 from edgewise.planning.memory import Memory
 from edgewise.planning.plan import Plan, Stage
 from edgewise.training.sparsify.config import SparsifyConfig
