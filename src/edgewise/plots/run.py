@@ -12,7 +12,7 @@ from edgewise.training.sparsify.result import SparsifyResult
 
 
 def draw_run(result: SparsifyResult) -> Figure:
-    """Draw density, multiplier of the sparsity penalty and held-out loss in three panels over the same tokens."""
+    """What was removed, how hard it was pressed, what it cost: three panels over the same tokens."""
     lines, summary = result.log, result.summary
     steps = [line for line in lines if "expected_density" in line]
     checks = [line for line in lines if "held_out_ce" in line]
