@@ -38,8 +38,8 @@ def _words(heads: CarryingHeads, layout: WordLayout) -> str:
     word = visible(trace.tokens[key])
     text += (
         f"The heads drawn carry {percent(heads.carried)} of the attribution through attention from “{word}” to the last "
-        "token. Below each token: the share of the output that is attributed to its embedding, not counting what is attributed to "
-        "reconstruction errors"
+        "token. Below each token: the share of the output that is attributed to its embedding, not counting what is "
+        "attributed to reconstruction errors"
     )
     errors = trace.metrics.get("influence_of_errors")
     return text + (f", {percent(errors)} of all." if errors is not None else ".")

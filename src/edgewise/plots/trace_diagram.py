@@ -60,8 +60,8 @@ def draw_trace(
     gives this key more weight than any other; only then is its cell filled.
 
     Read the arrow from the output to the key's word; its label is the share of the attribution through attention from
-    the key to the query that the drawn heads carry. Below each token is the share of the output that is attributed to its embedding,
-    through whatever is in between (`Trace.origins`). With `caption`, three paragraphs below say what is shown.
+    the key to the query that the drawn heads carry. Below each token is the share of the output that is attributed to its
+    embedding, through whatever is in between (`Trace.origins`). With `caption`, three paragraphs below say what is shown.
     """
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     key = _checked_key(traces, key)

@@ -27,6 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from edgewise.core.files import write_json
 from edgewise.pocket import folder
 from edgewise.pocket.recipe import RECIPES, Recipe
 
@@ -184,28 +185,21 @@ class Training:
 
 def revision() -> dict[str, str | None]:
     """Which script this is: the commit, if there is one, and a hash of the files that decide the weights."""
-    folder = Path(__file__).parent
+    package = Path(__file__).parent
     digest = hashlib.sha256()
     for name in SOURCES:
-        digest.update((folder / name).read_bytes())
+        digest.update((package / name).read_bytes())
     git = subprocess.run(
-        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "-C", str(package), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     commit = git.stdout.strip() if git.returncode == 0 else None
     return {"commit": commit, "sources sha256": digest.hexdigest()}
 
 
-def write_json(path: Path, content: dict) -> None:
-    """Write whole or not at all."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(content, indent=2) + "\n")
-    new.replace(path)
-
-
-def train(config: Config) -> None:
-    """From nothing to a finished folder."""
+def train(config: Config, recipe: Recipe | None = None) -> None:
+    """Train from scratch and write the finished folder; `recipe`: instead of the model's own."""
     made_by = revision()  # now, and not after an hour in which the files may have changed
-    recipe = RECIPES[config.name]
+    recipe = recipe or RECIPES[config.name]
     out = config.out or folder(config.name)
     steps = (config.tokens or recipe.tokens) // recipe.tokens_per_step
     rate = config.rate or recipe.rate
@@ -238,7 +232,7 @@ def train(config: Config) -> None:
         "held out": results,
         "history": training.losses,
     }
-    write_json(part / "made.json", made)
+    write_json(part / "made.json", made, indent=2)
     if out.exists():
         shutil.rmtree(out)
     part.replace(out)
@@ -246,13 +240,13 @@ def train(config: Config) -> None:
     print(f"Wrote {out}: {json.dumps(results)}")
 
 
-def check_plateau(config: Config) -> None:
+def check_plateau(config: Config, recipe: Recipe | None = None) -> None:
     """Go on training the finished model on new text, as long as a post-training would; note the gain.
 
     The rate is the modest one of a post-training: 3e-4, with a warm-up and a linear decay to zero. Default
     length: 7.2 million tokens, which is 15 minutes at 8,000 tokens a second.
     """
-    recipe = RECIPES[config.name]
+    recipe = recipe or RECIPES[config.name]
     out = config.out or folder(config.name)
     model = GPT2LMHeadModel.from_pretrained(out)
     assert isinstance(model, GPT2LMHeadModel)
@@ -272,7 +266,7 @@ def check_plateau(config: Config) -> None:
         "held out after": after,
         "gain in nats": gain,
     }
-    write_json(out / "made.json", made)
+    write_json(out / "made.json", made, indent=2)
     print(f"Gain: {gain:.4f} nats of held-out loss ({before['loss']:.4f} -> {after['loss']:.4f}).")
 
 
