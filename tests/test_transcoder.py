@@ -377,8 +377,8 @@ def spoil(folder):
 
 
 def settings(out, steps: int = 40, **others) -> TranscoderConfig:
-    asked = {"batch_size": ROWS, "tokens": str(steps * ROWS * CONTEXT), **others}
-    return TranscoderConfig(out=out, **asked)
+    options = {"batch_size": ROWS, "tokens": str(steps * ROWS * CONTEXT), **others}
+    return TranscoderConfig(out=out, **options)
 
 
 @pytest.fixture(scope="module")

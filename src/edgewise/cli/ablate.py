@@ -17,7 +17,7 @@ def ablate(model: ModelArgument, config: Flags[InterventionConfig], transcoder: 
     Args:
         model: An embedded model, a folder or a Hugging Face name.
         config: What is changed.
-        transcoder: The folder of the model's transcoder. The embedded models bring theirs.
+        transcoder: The folder of the model's transcoder. The shipped models bring theirs.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.cli.tables.output import Output, print_result

@@ -34,7 +34,7 @@ Examples:
   edgewise demo                                        every step on the embedded models, in minutes, offline
   edgewise sparsify gpt2 --data my_text/ --minutes 60  train the sparse twin
   edgewise circuit pocket pocket-sparse --task copy    compare circuits of a dense model and its twin
-  edgewise COMMAND --help                              flags of a command"""
+  edgewise COMMAND --help                              what a command takes"""
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "info": info,

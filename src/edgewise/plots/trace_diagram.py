@@ -59,9 +59,9 @@ def draw_trace(
     which they carry most. Shown are the fewest heads that carry `share` of it. A head maps the key to the query if the query
     gives this key more weight than any other; only then is its cell filled.
 
-    Read the arrow from the output to the key's word; its label is the share of the attribution through attention from
-    the key to the query that the drawn heads carry. Below each token is the share of the output that is attributed to its
-    embedding, through whatever is in between (`Trace.origins`). With `caption`, three paragraphs below say what is shown.
+    Read the arrow from the output to the key's word; its label is the share of what attention brings from the key to the
+    query that the drawn heads carry. Below each token is the share of the output that is attributed to its embedding,
+    through whatever is in between (`Trace.origins`). With `caption`, three paragraphs below say what is shown.
     """
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     key = _checked_key(traces, key)
