@@ -17,12 +17,14 @@ ASKED = {"hundreds": 8, "tens": 9, "ones": 10}
 @torch.no_grad()
 def edges_of(model: torch.nn.Module, tokens: Tensor) -> Tensor:  # [n, 11] -> [n, layers, queries, keys]
     """Open edges, added up over heads."""
-    found = []
+    results = []
     for some in tokens.split(1000):
-        with edgewise.tap(model, read=["weights"]) as seen:
+        with edgewise.tap(model, read=["weights"]) as activations:
             model(input_ids=some)
-        found.append(torch.stack([(w > 0).sum(1) for _, w in sorted(seen.last["weights"].items())], 1))
-    return torch.cat(found).float()
+        results.append(
+            torch.stack([(w > 0).sum(1) for _, w in sorted(activations.last["weights"].items())], 1)
+        )
+    return torch.cat(results).float()
 
 
 def main() -> None:

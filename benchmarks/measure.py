@@ -22,8 +22,8 @@ def cost(work: Callable[[], Found]) -> tuple[Found, Cost]:
     gc.collect()
     _forget_peak()
     before, began = peak(), time.perf_counter()
-    found = work()
-    return found, Cost(time.perf_counter() - began, peak() - before)
+    results = work()
+    return results, Cost(time.perf_counter() - began, peak() - before)
 
 
 def peak() -> float:

@@ -63,37 +63,37 @@ def run(stage: str, *arguments: str) -> Used:
     )
 
 
-def main(asked: Memory) -> None:
-    rows = ["--context", str(asked.context), "--data", asked.data]
-    tokens = str(4 * asked.rows * asked.context)
-    lora = [] if asked.lora is None else ["--lora", str(asked.lora)]
+def main(options: Memory) -> None:
+    rows = ["--context", str(options.context), "--data", options.data]
+    tokens = str(4 * options.rows * options.context)
+    lora = [] if options.lora is None else ["--lora", str(options.lora)]
     print(
         "| stage | GB said before | GB at the peak | said / peak | minutes of a core |\n|---|---:|---:|---:|---:|"
     )
-    with tempfile.TemporaryDirectory() as place:
-        out = Path(place)
-        small = ["--batch-size", str(asked.rows), "--tokens", tokens]
+    with tempfile.TemporaryDirectory() as workspace:
+        out = Path(workspace)
+        small = ["--batch-size", str(options.rows), "--tokens", tokens]
         stages = [
-            ("sparsify", asked.model, *rows, *small, *lora, "--out", f"{out}/twin"),
-            ("eval", asked.model, *rows, "--tokens", "4096"),
+            ("sparsify", options.model, *rows, *small, *lora, "--out", f"{out}/twin"),
+            ("eval", options.model, *rows, "--tokens", "4096"),
             (
                 "circuit",
-                asked.model,
+                options.model,
                 "--task",
-                asked.task,
+                options.task,
                 "--prompts",
-                str(asked.prompts),
+                str(options.prompts),
                 "--out",
                 f"{out}/c",
             ),
-            ("maps", asked.model, "--prompt", asked.prompt, "--heads", "L0H0", "--out", f"{out}/maps"),
-            ("transcoder", asked.model, *rows, *small, "--out", f"{out}/tc"),
-            ("transcoder", asked.model, *rows, *small, "--features", FEW, "--out", f"{out}/few"),
+            ("maps", options.model, "--prompt", options.prompt, "--heads", "L0H0", "--out", f"{out}/maps"),
+            ("transcoder", options.model, *rows, *small, "--out", f"{out}/tc"),
+            ("transcoder", options.model, *rows, *small, "--features", FEW, "--out", f"{out}/few"),
             (
                 "trace",
-                asked.model,
+                options.model,
                 "--prompt",
-                asked.prompt,
+                options.prompt,
                 "--transcoders",
                 f"{out}/few",
                 "--out",

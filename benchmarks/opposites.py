@@ -37,17 +37,19 @@ class Opposites:
     seed: int = 0
 
 
-def main(asked: Opposites) -> None:
-    draw = random.Random(asked.seed)
-    pairs = get_task("antonym", load_tokenizer(asked.model), 500, asked.seed, 64).pairs
-    prompts = [f'{pair.clean}{pair.answers[0]}"' for pair in pairs if f'"{asked.without}"' not in pair.clean]
-    texts = [text.strip() for text in asked.text.read_text().split("<|endoftext|>") if text.strip()]
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    with asked.out.open("w") as file:
-        for _ in range(asked.documents):
+def main(options: Opposites) -> None:
+    draw = random.Random(options.seed)
+    pairs = get_task("antonym", load_tokenizer(options.model), 500, options.seed, 64).pairs
+    prompts = [
+        f'{pair.clean}{pair.answers[0]}"' for pair in pairs if f'"{options.without}"' not in pair.clean
+    ]
+    texts = [text.strip() for text in options.text.read_text().split("<|endoftext|>") if text.strip()]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with options.out.open("w") as file:
+        for _ in range(options.documents):
             text = draw.choice(prompts) if draw.random() < SHARE else cut(draw.choice(texts), draw)
             file.write(json.dumps({"text": text}) + "\n")
-    print(f"{asked.documents:,} documents, {len(prompts)} prompts among them, in {asked.out}")
+    print(f"{options.documents:,} documents, {len(prompts)} prompts among them, in {options.out}")
 
 
 def cut(text: str, draw: random.Random) -> str:

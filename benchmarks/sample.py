@@ -84,11 +84,11 @@ def sample(
 def _with_room(model: PreTrainedModel, cache: StaticCache | None, length: int, kept: Tensor) -> StaticCache:
     """A cache for so many tokens, with what another has of some rows. One that grows by a token is copied at every token,
     and one that is long from the beginning is read to its end at every token."""
-    found = StaticCache(config=model.config, max_cache_len=length)
+    results = StaticCache(config=model.config, max_cache_len=length)
     for number, layer in enumerate(cache.layers if cache is not None and len(kept) else ()):
         known = int(layer.get_seq_length())  # pyright: ignore
-        found.update(layer.keys[kept, :, :known], layer.values[kept, :, :known], number)  # pyright: ignore
-    return found
+        results.update(layer.keys[kept, :, :known], layer.values[kept, :, :known], number)  # pyright: ignore
+    return results
 
 
 @torch.no_grad()
@@ -121,25 +121,27 @@ def _place(weights: Tensor) -> Tensor:  # [rows, n] -> [rows, 1]
 
 
 @torch.no_grad()
-def main(asked: Sample) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(asked.model)
-    dtype = torch.bfloat16 if asked.dtype == "bfloat16" else torch.float32
+def main(options: Sample) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
     # for one query at a time, plain products are faster than torch's attention
-    model = AutoModelForCausalLM.from_pretrained(asked.model, dtype=dtype, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        options.model, dtype=dtype, attn_implementation="eager"
+    ).eval()
     context = model.config.max_position_embeddings
     first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id} - {None}
     words = None
-    if asked.words is not None:
+    if options.words is not None:
         torch.manual_seed(0)  # whatever the seed: files that are put together have the same words
-        words = likeliest(model, sample(model, first, FEW, context, ends), first, asked.words, ends)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    known = sum(1 for _ in asked.out.open()) if asked.out.exists() else 0
-    batches = range(known // asked.rows, -(-token_count(asked.tokens) // (asked.rows * context)))
-    with asked.out.open("a") as file:
+        words = likeliest(model, sample(model, first, FEW, context, ends), first, options.words, ends)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    known = sum(1 for _ in options.out.open()) if options.out.exists() else 0
+    batches = range(known // options.rows, -(-token_count(options.tokens) // (options.rows * context)))
+    with options.out.open("a") as file:
         for batch in track(batches, "sampling"):
-            torch.manual_seed(asked.seed + batch)
-            for text in sample(model, first, asked.rows, context, ends, words):
+            torch.manual_seed(options.seed + batch)
+            for text in sample(model, first, options.rows, context, ends, words):
                 file.write(json.dumps({"text": tokenizer.decode(text)}) + "\n")
             file.flush()
 

@@ -18,8 +18,8 @@ from transformers.models.llama import LlamaConfig
 from edgewise.cli.tables.plan import short, span
 from edgewise.planning import flops, memory
 from edgewise.planning.flops import Work
+from edgewise.planning.gpu_layout import Layout, obstacle, smallest_layout
 from edgewise.planning.hardware import A100, CPU_SHARE, GIB, H100, ThisMachine
-from edgewise.planning.layout import Layout, obstacle, smallest_layout
 from edgewise.planning.plan import PROMPT_TOKENS, plan
 from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape, shape_of
@@ -256,14 +256,14 @@ def main() -> None:
         "--write", action="store_true", help="put the tables into docs/research/2026-11-18-scaling.md"
     )
     shapes = {name: shape_of(config, name) for name, config in CONFIGS.items()}
-    found = {name: make(shapes) for name, make in TABLES.items()}
+    results = {name: make(shapes) for name, make in TABLES.items()}
     if not parser.parse_args().write:
         print(f"{CPU_SHARE=}, prompts of {PROMPT_TOKENS} tokens")
-        for name, text in found.items():
+        for name, text in results.items():
             print(f"\n{name}\n\n{text}")
         return
     text = DOCUMENT.read_text()
-    for name, made in found.items():
+    for name, made in results.items():
         marked = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
         text, count = re.subn(
             marked, lambda part, made=made: f"{part[1]}{made}\n{part[2]}", text, flags=re.DOTALL

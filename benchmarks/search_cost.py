@@ -38,9 +38,9 @@ def measure(layers: int, heads: int, n: int, length: int, edges: bool) -> str:
     masks = ranking.argsort() < torch.linspace(0, objective.total, 17).long()[1:, None]
     _, enough = objective.explained_enough(masks, THRESHOLD)
     prefix = int(masks[int(enough.int().argmax())].sum())
-    found = MinimalSearch(objective, THRESHOLD, ranking, prefix, scrutinise=False).run()
+    results = MinimalSearch(objective, THRESHOLD, ranking, prefix, scrutinise=False).run()
     seconds = time.process_time() - began
-    sizes = f"{objective.total:,} | {n} | {length} | {prefix} | {found.size}"
+    sizes = f"{objective.total:,} | {n} | {length} | {prefix} | {results.size}"
     return f"| {layers} x {heads} | {sizes} | {objective.evaluated:,} | {seconds:.1f} |"
 
 

@@ -61,18 +61,18 @@ def head_patching(sizes: Sizes, rivals: Environment) -> Section:
                 statistics.median(run[what] for run in mine) for what in ("seconds", "megabytes")
             )
             rows.append(["edgewise", differ, f"{seconds:.1f} s", f"{megabytes:,.0f} MB"])
-            for name, found in theirs.items():
-                if isinstance(found, str):
-                    rows.append([name, differ, found])
+            for name, results in theirs.items():
+                if isinstance(results, str):
+                    rows.append([name, differ, results])
                     continue
-                gap = (torch.tensor(found["scores"]) - torch.tensor(mine[0]["scores"])).abs().max().item()
+                gap = (torch.tensor(results["scores"]) - torch.tensor(mine[0]["scores"])).abs().max().item()
                 rows.append([
                     name,
                     differ,
-                    f"{found['seconds']:.1f} s",
-                    f"{found['megabytes']:,.0f} MB",
-                    f"{found['seconds'] / seconds:.1f}x",
-                    f"{found['megabytes'] / max(megabytes, 1):.1f}x",
+                    f"{results['seconds']:.1f} s",
+                    f"{results['megabytes']:,.0f} MB",
+                    f"{results['seconds'] / seconds:.1f}x",
+                    f"{results['megabytes'] / max(megabytes, 1):.1f}x",
                     f"{'yes' if gap < SAME else 'no'}, {gap:.0e}",
                 ])  # fmt: skip
     header = ["", "pairs differ", "time", "memory", "time / edgewise's", "memory / edgewise's", "same"]
@@ -149,18 +149,21 @@ error.
 
 def twin_elsewhere(rivals: Environment) -> Section:
     say("transformers: peer_twin.py")
-    found: dict[str, dict[str, Any] | str] = {
+    results: dict[str, dict[str, Any] | str] = {
         "transformers": ask(sys.executable, "peer_twin.py", "transformers")
     }
     for rival in RIVALS:
-        found[rivals.name(rival)] = rivals.ask(rival, "peer_twin.py", rival.module)
-    rows = [[name, *([seen] if isinstance(seen, str) else _what_ran(seen))] for name, seen in found.items()]
+        results[rivals.name(rival)] = rivals.ask(rival, "peer_twin.py", rival.module)
+    rows = [
+        [name, *([result] if isinstance(result, str) else _what_ran(result))]
+        for name, result in results.items()
+    ]
     header = ["opened by", "what ran", "from the twin", "from the dense model", "calls / layers"]
     return Section("A sparse twin opened elsewhere", TWIN, header, rows)
 
 
-def _what_ran(seen: dict[str, Any]) -> list[str]:
-    twin, dense = seen["from_twin"] < SAME, seen["from_dense"] < SAME
+def _what_ran(result: dict[str, Any]) -> list[str]:
+    twin, dense = result["from_twin"] < SAME, result["from_dense"] < SAME
     ran = "the twin" if twin else "the dense model" if dense else "neither"
-    gaps = [f"{seen[key]:.1e}" for key in ("from_twin", "from_dense")]
-    return [ran, *gaps, f"{seen['calls']} / {seen['layers']}"]
+    gaps = [f"{result[key]:.1e}" for key in ("from_twin", "from_dense")]
+    return [ran, *gaps, f"{result['calls']} / {result['layers']}"]

@@ -50,9 +50,9 @@ def step(
         with torch.no_grad():
             teacher(input_ids=ids, use_cache=False)
     if gated:
-        with edgewise.tap(model) as seen:
+        with edgewise.tap(model) as activations:
             loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss = loss + 0.01 * seen.expected_density.mean()
+        loss = loss + 0.01 * activations.expected_density.mean()
     else:
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     loss.backward()
@@ -83,17 +83,17 @@ def compare(shape: dict[str, Any], rows: int, rounds: int) -> Compared:
         "gated": partial(step, twin, of_twin, ids, gated=True),
         "distilled": partial(step, twin, of_twin, ids, gated=True, teacher=dense),
     }
-    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    results: dict[str, list[float]] = {kind: [] for kind in kinds}
     for round_ in range(rounds + 2):  # the first two warm up
         for kind, run in kinds.items():
             spent = run()
             if round_ >= 2:
-                found[kind].append(spent)
+                results[kind].append(spent)
     ratio = {
-        kind: statistics.median(x / y for x, y in zip(times, found["dense"], strict=True))
-        for kind, times in found.items()
+        kind: statistics.median(x / y for x, y in zip(times, results["dense"], strict=True))
+        for kind, times in results.items()
     }
-    return Compared({kind: statistics.median(times) for kind, times in found.items()}, ratio)
+    return Compared({kind: statistics.median(times) for kind, times in results.items()}, ratio)
 
 
 def main() -> None:

@@ -97,9 +97,9 @@ def _resources(cubin: bytes) -> tuple[int, int]:
         file.write(cubin)
         file.flush()
         text = subprocess.check_output([tool, "-res-usage", file.name], text=True)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
-    assert found is not None, text
-    return int(found[1]), int(found[2])
+    results = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    assert results is not None, text
+    return int(results[1]), int(results[2])
 
 
 def main() -> None:

@@ -36,17 +36,17 @@ class Untrained:
     seed: int = 0
 
 
-def main(asked: Untrained) -> None:
-    dense, tokenizer = edgewise.load(asked.model), load_tokenizer(asked.model)
-    few, tokens = sequences_needed(asked.context), token_count(asked.tokens)
-    found = held_out_only(asked.data, tokenizer, asked.context, tokens=tokens + few * asked.context)
-    if len(found.ids) < 2:
+def main(options: Untrained) -> None:
+    dense, tokenizer = edgewise.load(options.model), load_tokenizer(options.model)
+    few, tokens = sequences_needed(options.context), token_count(options.tokens)
+    results = held_out_only(options.data, tokenizer, options.context, tokens=tokens + few * options.context)
+    if len(results.ids) < 2:
         raise EdgewiseError(
-            f"{asked.data} has too little text: rows for the loss, and others for the mean, are needed"
+            f"{options.data} has too little text: rows for the loss, and others for the mean, are needed"
         )
-    few = min(few, len(found.ids) // 2)
-    others, rows = found.select(slice(few)), found.select(slice(few, None))
-    sparse = edgewise.load(asked.twin)
+    few = min(few, len(results.ids) // 2)
+    others, rows = results.select(slice(few)), results.select(slice(few, None))
+    sparse = edgewise.load(options.twin)
     base, twin = measure(dense, rows).ce, measure(sparse, rows)
     print(f"{rows.ids.numel():,} tokens; the dense model's loss is {base:.4f}\n")
     print("|  | edges | nothing is 0 | nothing has a value |\n| --- | ---: | ---: | ---: |")
@@ -57,7 +57,7 @@ def main(asked: Untrained) -> None:
     loss, gate = f"{twin.ce - base:+.4f}", edgewise.gate_config(sparse)
     row("twin", twin.density, *(("", loss) if gate is not None and gate.null_value else (loss, "")))
     masks = {name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()}
-    masks["random"] = random_mask(twin.density_per_head, asked.context, asked.seed)
+    masks["random"] = random_mask(twin.density_per_head, options.context, options.seed)
     masks |= {f"weights above {threshold:g}": threshold_mask(threshold) for threshold in THRESHOLDS}
     for name, mask in masks.items():
         both = []

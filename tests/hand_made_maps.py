@@ -23,12 +23,12 @@ def pattern(kind: str, t: int, tokens: list[int]) -> np.ndarray:
     w = np.zeros((t, t))
     stripes = [1, 3] if t < 16 else [2, t // 5, t // 3]
     for i in range(t):
-        seen = [key for key in stripes if key < i]
+        visible = [key for key in stripes if key < i]
         earlier = [j + 1 for j in range(i) if kind == "induction" and tokens[j] == tokens[i]]
         if kind == "diffuse":
             w[i, : i + 1] = 1 / (i + 1)
-        elif kind == "vertical-stripes" and seen:
-            w[i, seen] = 1 / len(seen)
+        elif kind == "vertical-stripes" and visible:
+            w[i, visible] = 1 / len(visible)
         elif kind == "induction" and earlier:
             w[i, earlier[-1]] = 1
         elif kind in ("current-token", "previous-token") or kind.endswith("back"):

@@ -50,11 +50,11 @@ def save_text(path: Path, rows: int = 60) -> Path:
     return path
 
 
-def save_llama_and_text(place: Path) -> Path:
+def save_llama_and_text(workspace: Path) -> Path:
     """A folder to run in."""
-    save_host(place / "llama", "llama")
-    save_text(place / "text.txt")
-    return place
+    save_host(workspace / "llama", "llama")
+    save_text(workspace / "text.txt")
+    return workspace
 
 
 def settings(out: Path, steps: int = STEPS, **others) -> edgewise.SparsifyConfig:

@@ -19,13 +19,13 @@ KINDS = ("gpt2", "llama")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Models, and a run of each with adapters."""
-    place = tmp_path_factory.mktemp("place")
-    text = save_text(place / "text.txt")
+    workspace = tmp_path_factory.mktemp("workspace")
+    text = save_text(workspace / "text.txt")
     for kind in KINDS:
         dtype = torch.bfloat16 if kind == "llama" else torch.float32  # twins are in single precision
-        host = save_host(place / kind, kind, dtype)
-        edgewise.sparsify(host, text, settings(place / f"{kind}-run", lora=2, sinks=kind == "gpt2"))
-    return place
+        host = save_host(workspace / kind, kind, dtype)
+        edgewise.sparsify(host, text, settings(workspace / f"{kind}-run", lora=2, sinks=kind == "gpt2"))
+    return workspace
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def test_commands_take_them_for_the_twin(runs, kind):
     whole, small = (edgewise.info(runs / f"{kind}-run" / part) for part in ("", "adapters"))
     assert small.gate == whole.gate and small.parameters == whole.parameters
     names = [runs / f"{kind}-run", runs / f"{kind}-run/adapters"]
-    found = edgewise.evaluate_models(names, runs / "text.txt", tokens=500)
-    first, second = found.values()
+    actual = edgewise.evaluate_models(names, runs / "text.txt", tokens=500)
+    first, second = actual.values()
     assert first.density == second.density
     assert second.ce == pytest.approx(
         first.ce, abs=1e-6

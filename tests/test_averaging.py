@@ -29,7 +29,7 @@ from edgewise.training.trainer import take_step
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def workspace(tmp_path_factory) -> Path:
     return save_llama_and_text(tmp_path_factory.mktemp("place"))
 
 
@@ -43,7 +43,7 @@ AVERAGE_OF_ALL = averaging(1.0)
 
 
 def sparsify(
-    place: Path,
+    workspace: Path,
     out: Path,
     *callbacks: Callback,
     recipe: Recipe | None = AVERAGE_OF_ALL,
@@ -51,8 +51,8 @@ def sparsify(
     **others,
 ) -> edgewise.SparsifyResult:
     return edgewise.sparsify(
-        place / "llama",
-        place / "text.txt",
+        workspace / "llama",
+        workspace / "text.txt",
         settings(out, **others),
         recipe=recipe,
         trainer=trainer,
@@ -60,12 +60,12 @@ def sparsify(
     )
 
 
-def a_run(place: Path, out: Path, steps: int, recipe: Recipe = AVERAGE_OF_ALL, **others) -> SparsifyRun:
+def a_run(workspace: Path, out: Path, steps: int, recipe: Recipe = AVERAGE_OF_ALL, **others) -> SparsifyRun:
     """The parts of a run, before its first step."""
-    dense, tokenizer = edgewise.load(place / "llama"), edgewise.load_tokenizer(place / "llama")
-    asked = settings(out, steps, **others)
-    data = training_data("", place / "text.txt", asked, dense, tokenizer)
-    run = SparsifyRun(dense, data, asked, Accelerator(cpu=True), recipe)
+    dense, tokenizer = edgewise.load(workspace / "llama"), edgewise.load_tokenizer(workspace / "llama")
+    options = settings(out, steps, **others)
+    data = training_data("", workspace / "text.txt", options, dense, tokenizer)
+    run = SparsifyRun(dense, data, options, Accelerator(cpu=True), recipe)
     run.state.planned_steps, run.state.dense_ce = steps, 0.0
     return run
 
@@ -139,12 +139,12 @@ def test_an_average_goes_on_from_its_file(tmp_path):
 
 
 def test_pressure_goes_by_what_held_out_text_says_of_the_twin():
-    for found, rises in ((0.03, False), (0.001, True)):
+    for gap, rises in ((0.03, False), (0.001, True)):
         multiplier = Multiplier(beta=1.0, step_size=0.1, minimum=0.01, maximum=10.0)
         multiplier.update(0.01, tolerance=0.01)  # neither room nor excess
         assert multiplier.beta == 1.0
-        multiplier.loss.correct(found)
-        assert multiplier.expected == pytest.approx(found)
+        multiplier.loss.correct(gap)
+        assert multiplier.expected == pytest.approx(gap)
         multiplier.update(0.01, tolerance=0.01)
         assert (multiplier.beta > 1.0) is rises and (multiplier.beta < 1.0) is not rises
 
@@ -152,30 +152,30 @@ def test_pressure_goes_by_what_held_out_text_says_of_the_twin():
 def test_between_validations_the_batches_tell_how_the_loss_changes():
     multiplier = Multiplier(beta=1.0, step_size=0.1, minimum=0.01, maximum=10.0)
     multiplier.update(0.01, tolerance=0.01)
-    for found in (0.02, 0.04):
-        multiplier.loss.correct(found)
-        assert multiplier.expected == pytest.approx(found)
+    for gap in (0.02, 0.04):
+        multiplier.loss.correct(gap)
+        assert multiplier.expected == pytest.approx(gap)
     multiplier.update(0.03, tolerance=0.01)  # 0.02 above the moving average
     assert multiplier.expected == pytest.approx(0.04 + (1 - multiplier.decay) * 0.02)
 
 
 @pytest.mark.parametrize(("fraction", "over"), [(1.0, 100), (0.11, 11), (0.05, 10)])
 def test_what_batches_lose_is_averaged_over_the_steps_of_the_twin_and_no_fewer_than_ten(
-    place, tmp_path, fraction, over
+    workspace, tmp_path, fraction, over
 ):
-    run, expected = a_run(place, tmp_path, 100, averaging(fraction)), 0.0
+    run, expected = a_run(workspace, tmp_path, 100, averaging(fraction)), 0.0
     for n in range(1, 15):
-        seen, _ = take_step(run)
+        metrics, _ = take_step(run)
         share = max(1 / n, 1 / over)
-        expected = (1 - share) * expected + share * (seen.ce - seen.dense_ce)
+        expected = (1 - share) * expected + share * (metrics.ce - metrics.dense_ce)
         assert run.state.multiplier.loss.average == pytest.approx(expected, abs=1e-9)
 
 
-def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path):
+def test_pressure_moves_as_slowly_as_the_run_is_long(workspace, tmp_path):
     """Whose steps are few has large ones, but never larger than the recipe's."""
     recipe = AVERAGE_OF_ALL.multiplier
     for steps in (STEPS, 1_000):
-        run = a_run(place, tmp_path, steps)
+        run = a_run(workspace, tmp_path, steps)
         run.state.multiplier.loss.correction = run.state.multiplier.kl.correction = -9.0  # both are kept
         before = run.state.multiplier.integral
         take_step(run)
@@ -188,32 +188,32 @@ def test_pressure_moves_as_slowly_as_the_run_is_long(place, tmp_path):
 
 
 @pytest.mark.parametrize("attention_only", (False, True))
-def test_the_twin_is_the_average_of_the_steps_and_measured_as_such(place, tmp_path, attention_only):
+def test_the_twin_is_the_average_of_the_steps_and_measured_as_such(workspace, tmp_path, attention_only):
     steps = WeightsOfSteps()
-    result = sparsify(place, tmp_path / "run", steps, attention_only=attention_only)
+    result = sparsify(workspace, tmp_path / "run", steps, attention_only=attention_only)
     saved = edgewise.load(tmp_path / "run")
     for name, parameter in saved.named_parameters():
         mean = torch.stack([weights[name] for weights in steps.weights]).mean(0)
         torch.testing.assert_close(parameter.detach(), mean, rtol=0, atol=1e-6)
     assert len(steps.weights) == STEPS
     assert not all(torch.equal(p, steps.weights[-1][name]) for name, p in saved.named_parameters())
-    tokenizer = edgewise.load_tokenizer(place / "llama")
-    data = training_data("", place / "text.txt", settings(tmp_path), saved, tokenizer)
+    tokenizer = edgewise.load_tokenizer(workspace / "llama")
+    data = training_data("", workspace / "text.txt", settings(tmp_path), saved, tokenizer)
     assert measure(saved, data.held_out).ce == pytest.approx(result.summary["sparse_ce"], abs=1e-5)
 
 
-def test_a_small_models_twin_is_its_last_step(place, tmp_path):
+def test_a_small_models_twin_is_its_last_step(workspace, tmp_path):
     steps = WeightsOfSteps()
-    sparsify(place, tmp_path / "run", steps, recipe=None)
+    sparsify(workspace, tmp_path / "run", steps, recipe=None)
     for name, parameter in edgewise.load(tmp_path / "run").named_parameters():
         assert torch.equal(parameter.detach(), steps.weights[-1][name])
 
 
-def test_an_interrupted_run_ends_with_the_same_average(place, tmp_path):
-    sparsify(place, tmp_path / "whole")
+def test_an_interrupted_run_ends_with_the_same_average(workspace, tmp_path):
+    sparsify(workspace, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        sparsify(place, tmp_path / "half", interrupt_at(2))
-    sparsify(place, tmp_path / "half", resume=True)
+        sparsify(workspace, tmp_path / "half", interrupt_at(2))
+    sparsify(workspace, tmp_path / "half", resume=True)
     whole, half = weights(tmp_path / "whole"), weights(tmp_path / "half")
     assert all(torch.equal(whole[name], half[name]) for name in whole)
     said = [
@@ -222,9 +222,9 @@ def test_an_interrupted_run_ends_with_the_same_average(place, tmp_path):
     assert said[0] == said[1]
 
 
-def test_what_a_validation_finds_while_layers_are_alone_is_not_held_against_all_together(place, tmp_path):
+def test_what_a_validation_finds_while_layers_are_alone_is_not_held_against_all_together(workspace, tmp_path):
     """Neither before the first step of all layers, nor after."""
-    run = a_run(place, tmp_path, 8, layerwise_warmup=str(4 * ROWS * CONTEXT))
+    run = a_run(workspace, tmp_path, 8, layerwise_warmup=str(4 * ROWS * CONTEXT))
     assert run.layerwise_steps == 4
     while run.state.step < 4:
         take_step(run)
@@ -236,18 +236,18 @@ def test_what_a_validation_finds_while_layers_are_alone_is_not_held_against_all_
     assert multiplier.loss.correction is None
     checked = run.validator.measure_twin()
     run.correct_multiplier(checked)
-    found = checked.against_dense
-    assert found is not None
-    assert multiplier.loss.expected == pytest.approx(found.delta_ce)
-    assert multiplier.kl.expected == pytest.approx(found.kl)
+    actual = checked.against_dense
+    assert actual is not None
+    assert multiplier.loss.expected == pytest.approx(actual.delta_ce)
+    assert multiplier.kl.expected == pytest.approx(actual.kl)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.0, 2), (0.25, STEPS * ROWS // 4), (1.0, None)])
-def test_a_validation_that_steers_reads_a_share_of_the_runs_tokens(place, tmp_path, share, rows):
+def test_a_validation_that_steers_reads_a_share_of_the_runs_tokens(workspace, tmp_path, share, rows):
     trainer = TrainerConfig(validation_tokens=2 * CONTEXT, validation_share=share)
-    result = sparsify(place, tmp_path / "out", trainer=trainer)
+    result = sparsify(workspace, tmp_path / "out", trainer=trainer)
     n_tokens = [line["held_out_tokens"] for line in result.log if "held_out_tokens" in line]
-    held_out = a_run(place, tmp_path, STEPS).data.held_out
+    held_out = a_run(workspace, tmp_path, STEPS).data.held_out
     n_held_out = int((held_out.targets != IGNORE).sum())
     if rows is not None:  # each predicts all its tokens but the first of a text
         assert all((rows - 1) * CONTEXT < n <= rows * CONTEXT < n_held_out for n in n_tokens)
@@ -255,28 +255,28 @@ def test_a_validation_that_steers_reads_a_share_of_the_runs_tokens(place, tmp_pa
         assert set(n_tokens) == {n_held_out}
 
 
-def test_a_run_without_an_end_does_not_stand_still(place, tmp_path):
+def test_a_run_without_an_end_does_not_stand_still(workspace, tmp_path):
     """A density alone allows for a day of steps, over which nothing is to be spread."""
-    run = a_run(place, tmp_path, 1_000_000)
+    run = a_run(workspace, tmp_path, 1_000_000)
     take_step(run)
     assert run.schedule.at(run.state.step, run.state.planned_steps).multiplier_step_size >= 0.004
     assert run.schedule.averaging_window(run.state.planned_steps) <= 4000
 
 
 @pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
-def test_adapters_are_averaged_before_they_are_merged(place, tmp_path):
-    result = sparsify(place, tmp_path / "run", lora=2)
+def test_adapters_are_averaged_before_they_are_merged(workspace, tmp_path):
+    result = sparsify(workspace, tmp_path / "run", lora=2)
     saved = edgewise.load(tmp_path / "run")
-    tokenizer = edgewise.load_tokenizer(place / "llama")
-    data = training_data("", place / "text.txt", settings(tmp_path), saved, tokenizer)
+    tokenizer = edgewise.load_tokenizer(workspace / "llama")
+    data = training_data("", workspace / "text.txt", settings(tmp_path), saved, tokenizer)
     assert measure(saved, data.held_out).ce == pytest.approx(result.summary["sparse_ce"], abs=1e-5)
 
 
-def test_a_run_that_was_begun_without_an_average_begins_one(place, tmp_path, capsys):
+def test_a_run_that_was_begun_without_an_average_begins_one(workspace, tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
-        sparsify(place, tmp_path / "run", interrupt_at(2), recipe=RECIPES["small"], lr=1e-4)
+        sparsify(workspace, tmp_path / "run", interrupt_at(2), recipe=RECIPES["small"], lr=1e-4)
     steps = WeightsOfSteps()
-    sparsify(place, tmp_path / "run", steps, resume=True)
+    sparsify(workspace, tmp_path / "run", steps, resume=True)
     assert "the recipe is another now" in capsys.readouterr().err
     for name, parameter in edgewise.load(tmp_path / "run").named_parameters():
         mean = torch.stack([weights[name] for weights in steps.weights]).mean(0)

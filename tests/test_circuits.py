@@ -426,10 +426,8 @@ def test_token_edges_of_a_model_in_half_precision(sparse):
 @settings(max_examples=60, deadline=None)
 def test_refine_finds_the_smallest_count_of_a_rising_curve(total, crossings, threshold):
     at = torch.tensor([min(total, c) for c in crossings])
-    asked: list[int] = []
 
     def explained(counts: Tensor) -> Tensor:
-        asked.append(len(counts))
         return (counts >= at).double() * 0.5 + counts / total * 0.4 + (counts >= total).double() * 0.1
 
     counts, shares, smallest = refine(explained, total, len(at), 0.5 if threshold == 0.5 else 0.9)

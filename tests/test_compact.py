@@ -14,7 +14,8 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
 from edgewise.gating.edge_gate import HeadShape, gates_of
 from edgewise.measure.loss import measure
-from edgewise.models.compact import closed_heads, expand, heads_to_keep
+from edgewise.models.compact import closed_heads, heads_to_keep
+from edgewise.models.expand import expand
 from edgewise.models.loaded import load_models
 
 KINDS = ("gpt2", "llama", "gpt_neox")

@@ -15,7 +15,7 @@ import edgewise
 from edgewise.data import IGNORE, Batch
 from edgewise.gating.config import GateConfig
 from edgewise.gating.install import install
-from edgewise.measure.comparison import Comparison, comparison, comparison_sums
+from edgewise.measure.dense_comparison import DenseComparison, comparison_sums, dense_comparison
 from edgewise.measure.distillation import DistillationTerms
 from edgewise.measure.forward import run_model
 from edgewise.measure.loss import measure
@@ -55,21 +55,23 @@ def test_kl_and_its_error_are_those_of_the_plain_formulas_over_the_whole_vocabul
     dense, text = dense_model(kind), some_text()
     twin = edgewise.gate(dense_model(kind), GateConfig("relative", b=1.5))
     reference = Reference(dense)
-    found = [measure(twin, text, size, reference=reference).against_dense for size in (6, 1, 4)]
+    actual = [measure(twin, text, batch_size=size, reference=reference).against_dense for size in (6, 1, 4)]
     with torch.no_grad():
         log_q, log_p = (run_model(model, text).double().log_softmax(-1) for model in (twin, dense))
-    asked = text.targets != IGNORE
-    kl = (log_p.exp() * (log_p - log_q)).sum(-1)[asked].mean().item()
-    own = (log_p - log_q).gather(-1, text.targets.clamp(min=0)[..., None])[..., 0] * asked
-    for against_dense in found:  # the first runs the dense model, the others read what was kept of it
-        assert against_dense is not None and against_dense.tokens == asked.sum()
+    has_target = text.targets != IGNORE
+    kl = (log_p.exp() * (log_p - log_q)).sum(-1)[has_target].mean().item()
+    own = (log_p - log_q).gather(-1, text.targets.clamp(min=0)[..., None])[..., 0] * has_target
+    for against_dense in actual:  # the first runs the dense model, the others read what was kept of it
+        assert against_dense is not None and against_dense.tokens == has_target.sum()
         assert against_dense.kl == pytest.approx(kl, rel=1e-4) and kl > 0.01
-        assert against_dense.delta_ce == pytest.approx((own.sum() / asked.sum()).item(), rel=1e-3, abs=1e-5)
+        assert against_dense.delta_ce == pytest.approx(
+            (own.sum() / has_target.sum()).item(), rel=1e-3, abs=1e-5
+        )
     blocks = torch.stack([own[:, :32].sum(1), own[:, 32:].sum(1)], 1).flatten()
-    counts = torch.stack([asked[:, :32].sum(1), asked[:, 32:].sum(1)], 1).flatten().double()
+    counts = torch.stack([has_target[:, :32].sum(1), has_target[:, 32:].sum(1)], 1).flatten().double()
     residuals = blocks - counts * own.sum() / counts.sum()
     error = (residuals.square().sum() * 12 / 11).sqrt() / counts.sum()
-    assert found[0] is not None and found[0].delta_ce_error == pytest.approx(error.item(), rel=1e-3)
+    assert actual[0] is not None and actual[0].delta_ce_error == pytest.approx(error.item(), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", HOSTS_WITH_SCALED_LOGITS)
@@ -79,7 +81,7 @@ def test_the_dense_models_layers_read_each_sequence_once(kind):
     base: Any = dense.base_model
     base.register_forward_hook(lambda *call: passes.append(len(call[2][0])))
     with reference.recording():
-        measure(dense, text, 4)
+        measure(dense, text, batch_size=4)
     expected = run_model(dense, text.select(slice(2, 5)))
     passes.clear()
     for _ in range(3):
@@ -104,18 +106,18 @@ def test_the_standard_error_is_that_of_the_mean():
     targets = torch.ones(20, 64, dtype=torch.long)
     for _ in range(200):
         ce = torch.randn(20, 64, generator=generator) * 0.3
-        found = comparison(comparison_sums(DistillationTerms(ce, ce, torch.zeros_like(ce)), targets))
-        means.append(found.delta_ce)
-        errors.append(found.delta_ce_error)
+        actual = dense_comparison(comparison_sums(DistillationTerms(ce, ce, torch.zeros_like(ce)), targets))
+        means.append(actual.delta_ce)
+        errors.append(actual.delta_ce_error)
     assert torch.tensor(errors).mean().item() == pytest.approx(torch.tensor(means).std().item(), rel=0.15)
 
 
 def test_how_many_tokens_a_tolerance_needs():
-    found = Comparison(delta_ce=0.001, kl=0.002, delta_ce_error=0.01, tokens=400)
-    assert found.tokens_needed(0.01) == 1600  # half the error with four times the text
-    (warning,) = judge(found, 0.01, constrains_kl=True).warnings
+    actual = DenseComparison(delta_ce=0.001, kl=0.002, delta_ce_error=0.01, tokens=400)
+    assert actual.tokens_needed(0.01) == 1600  # half the error with four times the text
+    (warning,) = judge(actual, 0.01, constrains_kl=True).warnings
     assert "400 held-out tokens are too few" in warning and "at least 1,600 tokens" in warning
-    assert judge(found, 0.02, constrains_kl=True) == (True, ())
+    assert judge(actual, 0.02, constrains_kl=True) == (True, ())
 
 
 # ------------------------------------------------------------------------------------------------- what counts as kept

@@ -238,9 +238,9 @@ def test_all_kinds_of_data_give_the_same_rows(kind, tokenizer, corpus, tmp_path)
         data = datasets.IterableDataset.from_generator(lambda: iter(records))
     else:
         path.write_bytes(gzip.compress(content.encode()) if kind.endswith("gz") else content.encode())
-    expected, found = (open_data(what, tokenizer, CONTEXT, seed=1) for what in (corpus, data))
-    assert same(found.held_out, expected.held_out)
-    assert same(found.train.take(20), expected.train.take(20))
+    expected, actual = (open_data(what, tokenizer, CONTEXT, seed=1) for what in (corpus, data))
+    assert same(actual.held_out, expected.held_out)
+    assert same(actual.train.take(20), expected.train.take(20))
 
 
 def test_a_folder_and_a_list_are_all_of_their_files(tokenizer, tmp_path):

@@ -141,9 +141,9 @@ def search_for(objective: Objective, threshold: float, **options: Any) -> Minima
     masks = ranking.argsort() < counts[:, None]
     _, enough = objective.explained_enough(masks, threshold)
     prefix = int(counts[enough.int().argmax()])
-    found = MinimalSearch(objective, threshold, ranking, prefix, **options).run()
-    assert found.size <= prefix
-    return found
+    actual = MinimalSearch(objective, threshold, ranking, prefix, **options).run()
+    assert actual.size <= prefix
+    return actual
 
 
 def mask_of(objective: Objective, names: list[str]) -> Tensor:
@@ -153,11 +153,11 @@ def mask_of(objective: Objective, names: list[str]) -> Tensor:
     )
 
 
-def assert_minimal(objective: Objective, found: MinimalCircuit, threshold: float) -> None:
-    mask = mask_of(objective, found.components)
+def assert_minimal(objective: Objective, actual: MinimalCircuit, threshold: float) -> None:
+    mask = mask_of(objective, actual.components)
     assert objective.explained_enough(mask[None], threshold)[1].item()
     without = mask & ~torch.eye(objective.total, dtype=torch.bool)[mask]
-    assert found.is_minimal and not objective.explained_enough(without, threshold)[1].any()
+    assert actual.is_minimal and not objective.explained_enough(without, threshold)[1].any()
 
 
 @pytest.mark.parametrize(("kind", "sparse", "seed"), [("llama", False, 2), ("gpt2", True, 3)])
@@ -167,9 +167,9 @@ def test_minimal_heads_are_within_one_of_the_smallest_of_all_subsets(kind, spars
     subsets = (torch.arange(2**12)[:, None] >> torch.arange(12)) & 1 == 1
     shares, sizes = objective.explained(subsets), subsets.sum(1)
     for threshold in (0.5, 0.8, 0.95):
-        found = search_for(objective, threshold, scrutinise=False)
-        assert_minimal(objective, found, threshold)
-        assert found.size <= int(sizes[shares >= threshold].min()) + 1
+        actual = search_for(objective, threshold, scrutinise=False)
+        assert_minimal(objective, actual, threshold)
+        assert actual.size <= int(sizes[shares >= threshold].min()) + 1
 
 
 @pytest.mark.parametrize("what", ["heads", "edges"])
@@ -180,15 +180,15 @@ def test_circuits_of_the_pocket_twin_are_minimal_on_fit_and_validation_prompts(w
     replays = {split: replay.select(torch.tensor([*pairs])) for split, pairs in task.splits.items()}
     assert {split: replay.n for split, replay in replays.items()} == {"fit": 4, "validation": 4, "test": 8}
     objective = objective_of(what, replays)
-    found = search_for(objective, 0.9, scrutinise=what == "heads")
-    assert_minimal(objective, found, 0.9)
-    assert found.explained.fit >= 0.9 and (found.explained.validation or 0) >= 0.9
-    assert found.explained.test == found.explained.held_out
-    assert len(found.path.sizes) == len(found.path.fit) and found.path.sizes[-1] == found.size
-    assert not {*found.dropped} & {*found.components}
+    actual = search_for(objective, 0.9, scrutinise=what == "heads")
+    assert_minimal(objective, actual, 0.9)
+    assert actual.explained.fit >= 0.9 and (actual.explained.validation or 0) >= 0.9
+    assert actual.explained.test == actual.explained.held_out
+    assert len(actual.path.sizes) == len(actual.path.fit) and actual.path.sizes[-1] == actual.size
+    assert not {*actual.dropped} & {*actual.components}
     if what == "heads":
-        assert found.controls is not None and found.stability is not None and found.starts is not None
-        assert abs(found.controls.random) < 0.4 and found.controls.shuffled_size is None
+        assert actual.controls is not None and actual.stability is not None and actual.starts is not None
+        assert abs(actual.controls.random) < 0.4 and actual.controls.shuffled_size is None
 
 
 class InterruptedObjective(HeadObjective):
@@ -208,8 +208,8 @@ def test_an_interrupted_search_keeps_its_smallest_circuit():
     objective.recovered(torch.ones(1, objective.total, dtype=torch.bool), "fit")
     with pytest.raises(Interrupted) as interrupt:
         MinimalSearch(objective, 0.5, torch.arange(objective.total), objective.total).run()
-    found = interrupt.value.found
-    assert 0 < found.size < objective.total and not found.is_minimal and found.explained.fit >= 0.5
+    actual = interrupt.value.partial
+    assert 0 < actual.size < objective.total and not actual.is_minimal and actual.explained.fit >= 0.5
 
 
 def test_minimal_circuits_are_in_the_table_and_read_back_from_the_file(tmp_path):

@@ -35,22 +35,24 @@ KINDS = ("gpt2", "llama")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    place = tmp_path_factory.mktemp("place")
+def workspace(tmp_path_factory):
+    workspace = tmp_path_factory.mktemp("workspace")
     for kind in KINDS:
-        save_host(place / kind, kind)
-    save_text(place / "text.txt")
-    return place
+        save_host(workspace / kind, kind)
+    save_text(workspace / "text.txt")
+    return workspace
 
 
-def rows_of(place, kind: str, n: int) -> Batch:
-    return open_data(place / "text.txt", edgewise.load_tokenizer(place / kind), CONTEXT, seed=0).train.take(n)
+def rows_of(workspace, kind: str, n: int) -> Batch:
+    return open_data(
+        workspace / "text.txt", edgewise.load_tokenizer(workspace / kind), CONTEXT, seed=0
+    ).train.take(n)
 
 
-def a_run(place, kind: str = "gpt2", **others) -> SparsifyRun:
-    data = open_data(place / "text.txt", edgewise.load_tokenizer(place / kind), CONTEXT, seed=0)
+def a_run(workspace, kind: str = "gpt2", **others) -> SparsifyRun:
+    data = open_data(workspace / "text.txt", edgewise.load_tokenizer(workspace / kind), CONTEXT, seed=0)
     run = SparsifyRun(
-        edgewise.load(place / kind), data, settings(place / "unused", **others), Accelerator(cpu=True)
+        edgewise.load(workspace / kind), data, settings(workspace / "unused", **others), Accelerator(cpu=True)
     )
     run.state.planned_steps, run.state.dense_ce = STEPS, 0.0
     return run
@@ -64,12 +66,12 @@ def gradient_terms(run: SparsifyRun, batch: Batch, is_layerwise: bool) -> torch.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_metric_tells_what_a_small_error_costs(place, kind):
+def test_the_metric_tells_what_a_small_error_costs(workspace, kind):
     """Disturb one layer's attention output a little, and compare with the divergence that comes of it."""
-    model = edgewise.load(place / kind).double()
-    batch = rows_of(place, kind, 64)
+    model = edgewise.load(workspace / kind).double()
+    batch = rows_of(workspace, kind, 64)
     metrics = layerwise.fisher_metrics(model, batch, micro_batch_size=16, seed=0)
-    asked = (batch.targets != IGNORE).sum()
+    n_targets = (batch.targets != IGNORE).sum()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         own = run_model(model, batch)
@@ -78,40 +80,40 @@ def test_the_metric_tells_what_a_small_error_costs(place, kind):
             hook = module.register_forward_hook(lambda m, a, out, e=error: (out[0] + e, *out[1:]))
             disturbed = run_model(model, batch)
             hook.remove()
-            real = (distillation_terms(disturbed.double(), own.double(), batch.targets).kl / asked).item()
-            estimated = (0.5 * ((error @ metrics[layer].double()) * error).sum() / asked).item()
+            real = (distillation_terms(disturbed.double(), own.double(), batch.targets).kl / n_targets).item()
+            estimated = (0.5 * ((error @ metrics[layer].double()) * error).sum() / n_targets).item()
             assert estimated == pytest.approx(real, rel=0.15), layer
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_those_of_each_layers_own_loss(place, kind):
-    run = a_run(place, kind, b=2.0)
+def test_gradients_are_those_of_each_layers_own_loss(workspace, kind):
+    run = a_run(workspace, kind, b=2.0)
     batch = run.data.train.take(ROWS)
     run.state.density_per_head = [[0.5, 0.3, 0.2, 0.1], [0.4, 0.1, 0.6, 0.2]]
     found_metrics = run.metrics_of(gradient_terms(run, batch, is_layerwise=True))
-    found = {name: p.grad.clone() for name, p in run.twin.inner.named_parameters() if p.grad is not None}
-    assert found and all("attn" in name or "attention" in name for name in found)  # and nothing else
+    actual = {name: p.grad.clone() for name, p in run.twin.inner.named_parameters() if p.grad is not None}
+    assert actual and all("attn" in name or "attention" in name for name in actual)  # and nothing else
     run.twin.optimizer.zero_grad()
     with torch.no_grad(), layerwise.recording(run.dense) as calls:
         run_model(run.dense, batch)
-    asked = (batch.targets != IGNORE).sum()
+    n_targets = (batch.targets != IGNORE).sum()
     total = torch.zeros(())
     with mode(run.twin.inner, "deterministic"), edgewise.tap(run.twin.inner) as tap:
         for module, call, metric in zip(
             attention_modules(run.twin.inner), calls, run.gradients.layerwise.metrics or [], strict=True
         ):
             error = module(*call.args, **call.kwargs)[0] - call.output
-            total = total + torch.einsum("btd,de,bte->", error, metric, error) / 2 / asked
+            total = total + torch.einsum("btd,de,bte->", error, metric, error) / 2 / n_targets
     (total + (run.penalty * tap.expected_density).mean()).backward()
     assert found_metrics.ce == found_metrics.kl == pytest.approx(total.item(), rel=1e-4)
     torch.testing.assert_close(found_metrics.density_per_head, tap.expected_density.detach())
     for name, parameter in run.twin.inner.named_parameters():
-        if name in found:
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
+        if name in actual:
+            torch.testing.assert_close(actual[name], parameter.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_open_gates_cost_nothing(place):
-    run = a_run(place, b=30.0)
+def test_open_gates_cost_nothing(workspace):
+    run = a_run(workspace, b=30.0)
     gradient_terms(run, run.data.train.take(ROWS), is_layerwise=True)
     assert gradient_terms(run, run.data.train.take(ROWS), is_layerwise=True)[0].item() < 1e-8
 
@@ -126,11 +128,11 @@ class Kinds(Callback):
         self.of_steps.append("together" if metrics.dense_ce else "alone")
 
 
-def test_a_run_begins_alone_and_goes_on_together(place, tmp_path):
+def test_a_run_begins_alone_and_goes_on_together(workspace, tmp_path):
     kinds = Kinds()
     result = edgewise.sparsify(
-        place / "gpt2",
-        place / "text.txt",
+        workspace / "gpt2",
+        workspace / "text.txt",
         settings(tmp_path, layerwise_warmup=str(2 * TOKENS), b=3.0),
         trainer=TrainerConfig(seconds_per_step=0.1),
         callbacks=[kinds],
@@ -139,9 +141,9 @@ def test_a_run_begins_alone_and_goes_on_together(place, tmp_path):
     assert result.summary["steps"] == STEPS
 
 
-def test_together_begins_afresh(place):
+def test_together_begins_afresh(workspace):
     """Most weights get their first gradient then, the others one of another size: rates warm up again, from no moments."""
-    run = a_run(place, layerwise_warmup=str(20 * TOKENS), b=3.0)
+    run = a_run(workspace, layerwise_warmup=str(20 * TOKENS), b=3.0)
     run.state.planned_steps = 1000
     rates = []
     for _ in range(22):
@@ -154,22 +156,22 @@ def test_together_begins_afresh(place):
     )  # held from here on
 
 
-def test_layers_alone_may_yield(place):
+def test_layers_alone_may_yield(workspace):
     """The estimate means nothing far beyond the tolerance, so no pressure is held against it, no offset is forced."""
-    run = a_run(place, layerwise_warmup=str(40 * TOKENS), b=1.0)
+    run = a_run(workspace, layerwise_warmup=str(40 * TOKENS), b=1.0)
     run.state.planned_steps = 2000
     for _ in range(40):
-        seen, _ = take_step(run)
-        if seen.ce < run.config.loss_tolerance:
+        metrics, _ = take_step(run)
+        if metrics.ce < run.config.loss_tolerance:
             break
         assert run.state.multiplier.beta < run.recipe.multiplier.initial * run.config.loss_tolerance
     assert run.state.step > 3
     assert max(gate.b.max().item() for gate in run.twin.gates) > 0.99
 
 
-def test_the_dense_model_reads_each_row_once(place):
+def test_the_dense_model_reads_each_row_once(workspace):
     """While layers alone go over the same rows several times; layers together do not."""
-    run, read = a_run(place, layerwise_warmup=str((layerwise.STEPS_PER_BATCH + 1) * TOKENS)), []
+    run, read = a_run(workspace, layerwise_warmup=str((layerwise.STEPS_PER_BATCH + 1) * TOKENS)), []
     run.dense.base_model.register_forward_hook(lambda module, arguments, out: read.append(run.state.step))
     take_step(run)
     read.clear()  # and of what the metric was made from
@@ -184,28 +186,30 @@ def test_the_dense_model_reads_each_row_once(place):
 
 
 @pytest.mark.parametrize("at", [0, 2, 4])
-def test_resuming_is_exact(place, tmp_path, at):
+def test_resuming_is_exact(workspace, tmp_path, at):
     """In the middle of going over the same rows, too."""
-    asked = {"layerwise_warmup": str(5 * TOKENS), "lora": None}
-    edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "whole", **asked))
+    options = {"layerwise_warmup": str(5 * TOKENS), "lora": None}
+    edgewise.sparsify(workspace / "gpt2", workspace / "text.txt", settings(tmp_path / "whole", **options))
     with pytest.raises(KeyboardInterrupt):
-        half = settings(tmp_path / "half", **asked)
-        edgewise.sparsify(place / "gpt2", place / "text.txt", half, callbacks=[interrupt_at(at)])
-    edgewise.sparsify(place / "gpt2", place / "text.txt", settings(tmp_path / "half", **asked, resume=True))
+        half = settings(tmp_path / "half", **options)
+        edgewise.sparsify(workspace / "gpt2", workspace / "text.txt", half, callbacks=[interrupt_at(at)])
+    edgewise.sparsify(
+        workspace / "gpt2", workspace / "text.txt", settings(tmp_path / "half", **options, resume=True)
+    )
     assert farthest(weights(tmp_path / "whole"), weights(tmp_path / "half")) == 0.0
 
 
-def test_alone_with_lora(place, tmp_path):
+def test_alone_with_lora(workspace, tmp_path):
     pytest.importorskip("peft")
-    asked = settings(tmp_path, layerwise_warmup=str(2 * TOKENS), lora=2)
-    result = edgewise.sparsify(place / "llama", place / "text.txt", asked)
+    options = settings(tmp_path, layerwise_warmup=str(2 * TOKENS), lora=2)
+    result = edgewise.sparsify(workspace / "llama", workspace / "text.txt", options)
     assert result.summary["steps"] == STEPS
 
 
-def test_a_run_is_more_than_its_beginning(place, tmp_path):
-    asked = settings(tmp_path, layerwise_warmup=str(STEPS * TOKENS))
+def test_a_run_is_more_than_its_beginning(workspace, tmp_path):
+    options = settings(tmp_path, layerwise_warmup=str(STEPS * TOKENS))
     with pytest.raises(edgewise.EdgewiseError, match="leaves no time for joint training"):
-        edgewise.sparsify(place / "gpt2", place / "text.txt", asked)
+        edgewise.sparsify(workspace / "gpt2", workspace / "text.txt", options)
     with pytest.raises(edgewise.EdgewiseError, match="`layerwise_warmup` must be at least 1"):
         settings(tmp_path, layerwise_warmup="0")
 
@@ -235,8 +239,8 @@ class RecordingSampler(CandidateSampler):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_of_candidates_are_columns_of_all(place, kind):
-    model, batch = edgewise.load(place / kind), rows_of(place, kind, 1)
+def test_logits_of_candidates_are_columns_of_all(workspace, kind):
+    model, batch = edgewise.load(workspace / kind), rows_of(workspace, kind, 1)
     vocabulary = vocabulary_size(model)
     likely = likely_tokens(model, batch, 2, FEW["n_likely"])
     candidates, counted = draw_candidates(batch, likely, vocabulary, drawn_with(0), FEW["n_sampled"])
@@ -261,9 +265,9 @@ def test_logits_of_candidates_are_columns_of_all(place, kind):
 
 
 @torch.no_grad()
-def test_a_sample_stands_for_all_other_tokens(place):
+def test_a_sample_stands_for_all_other_tokens(workspace):
     """On average over samples, the sum of exponentials is that over the whole vocabulary: no probability goes unseen."""
-    model, batch = edgewise.load(place / "llama"), rows_of(place, "llama", 1)
+    model, batch = edgewise.load(workspace / "llama"), rows_of(workspace, "llama", 1)
     whole = model(input_ids=batch.ids).logits.double().exp().sum(-1)
     likely, sums = likely_tokens(model, batch, 2, FEW["n_likely"]), []
     for seed in range(300):
@@ -278,10 +282,10 @@ def test_a_sample_stands_for_all_other_tokens(place):
 
 
 @pytest.mark.parametrize("others", [{}, {"lora": 2}])
-def test_a_step_over_candidates(place, others):
+def test_a_step_over_candidates(workspace, others):
     if others:
         pytest.importorskip("peft")
-    run = a_run(place, "llama", b=2.0, **others)
+    run = a_run(workspace, "llama", b=2.0, **others)
     run.gradients.sampler = CandidateSampler(run.dense, run.batches, run.config.seed, **FEW)
     batch = run.data.train.take(ROWS)
     ce, dense_ce, kl, _ = run.metrics_of(gradient_terms(run, batch, is_layerwise=False))
@@ -298,18 +302,18 @@ def test_a_step_over_candidates(place, others):
     assert torch.equal(again.tokens, candidates.tokens) and not torch.equal(later.tokens, candidates.tokens)
 
 
-def test_a_small_vocabulary_is_taken_whole(place):
-    run = a_run(place)
+def test_a_small_vocabulary_is_taken_whole(workspace):
+    run = a_run(workspace)
     batch = run.data.train.take(ROWS)
     assert run.gradients.candidates(batch, 0) == (None, batch)
 
 
 @pytest.mark.parametrize("others", [{}, {"lora": 2}])
-def test_controls_are_fitted_to_the_same_candidates(place, others):
+def test_controls_are_fitted_to_the_same_candidates(workspace, others):
     """A mask's training costs no more than the twin's, and is held to the same distribution."""
     if others:
         pytest.importorskip("peft")
-    run = a_run(place, "llama", b=2.0, **others)
+    run = a_run(workspace, "llama", b=2.0, **others)
     run.gradients.sampler = sampler = RecordingSampler(run)
     began = run.data.train.state_dict()
     for _ in range(2):

@@ -57,13 +57,13 @@ def by_hand(gate: EdgeGate, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def test_it_is_what_the_missing_attention_brings(return_weights):
     gate, (q, k, v) = a_gate(), inputs()
     assert gate.null_value is not None
-    asked = [q, k, v, gate.b, gate.null_value]
+    tensors = [q, k, v, gate.b, gate.null_value]
     y = gate(q, k, v, 0.5, None, return_weights).y
     expected = by_hand(gate, q, k, v)
     torch.testing.assert_close(y, expected)
     cotangent = torch.randn_like(y)
-    found, wanted = (torch.autograd.grad(x, asked, cotangent) for x in (y, expected))
-    for ours, autograd in zip(found, wanted, strict=True):
+    actual, wanted = (torch.autograd.grad(x, tensors, cotangent) for x in (y, expected))
+    for ours, autograd in zip(actual, wanted, strict=True):
         torch.testing.assert_close(ours, autograd)
 
 
@@ -84,8 +84,8 @@ def test_with_all_gates_open_it_changes_nothing(kind, side):
         opened = twin(input_ids=ids, attention_mask=real).logits
         with edgewise.mode(twin, "dense"):
             dense = twin(input_ids=ids, attention_mask=real).logits
-    for found in (opened, dense):
-        torch.testing.assert_close(found[real.bool()], own[real.bool()], atol=1e-4, rtol=1e-4)
+    for actual in (opened, dense):
+        torch.testing.assert_close(actual[real.bool()], own[real.bool()], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -95,8 +95,8 @@ def test_writing_word_by_word_is_reading_all_at_once(kind):
     with torch.no_grad():
         whole = twin(input_ids=ids).logits
         cache, last = None, []
-        for place in range(12):
-            out = twin(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+        for position in range(12):
+            out = twin(input_ids=ids[:, position : position + 1], past_key_values=cache, use_cache=True)
             cache = out.past_key_values
             last.append(out.logits)
     torch.testing.assert_close(torch.cat(last, 1), whole, atol=1e-4, rtol=1e-4)
@@ -147,17 +147,17 @@ def test_every_gate_is_written_in_one_format_and_read_back(sinks, null_value, tm
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    place = tmp_path_factory.mktemp("place")
-    save_host(place / "llama", "llama")
-    save_text(place / "text.txt")
-    return place
+def workspace(tmp_path_factory):
+    workspace = tmp_path_factory.mktemp("workspace")
+    save_host(workspace / "llama", "llama")
+    save_text(workspace / "text.txt")
+    return workspace
 
 
-def a_run(place, recipe: str | None = None, **others) -> SparsifyRun:
-    data = open_data(place / "text.txt", edgewise.load_tokenizer(place / "llama"), 32, seed=0)
-    config = settings(place / "unused", recipe=recipe, **others)
-    run = SparsifyRun(edgewise.load(place / "llama"), data, config, Accelerator(cpu=True))
+def a_run(workspace, recipe: str | None = None, **others) -> SparsifyRun:
+    data = open_data(workspace / "text.txt", edgewise.load_tokenizer(workspace / "llama"), 32, seed=0)
+    config = settings(workspace / "unused", recipe=recipe, **others)
+    run = SparsifyRun(edgewise.load(workspace / "llama"), data, config, Accelerator(cpu=True))
     run.state.planned_steps = 6
     return run
 
@@ -166,19 +166,19 @@ def test_of_long_rows_the_beginning_is_read():
     model, ids = edgewise.install(host("llama")), text(3, 20)
     positions = torch.arange(20).expand(3, -1)
     batches = Batch(ids, ids, positions), Batch(ids[:, :6], ids[:, :6], None)
-    found, expected = (mean_closed_values(model, batch, threshold_mask(0.02), 6) for batch in batches)
-    for ours, plain in zip(found, expected, strict=True):
+    actual, expected = (mean_closed_values(model, batch, threshold_mask(0.02), 6) for batch in batches)
+    for ours, plain in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("sinks", [True, False])
 def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(sinks):
     model, ids = edgewise.install(host("llama")), text(5, 20)
-    found = mean_closed_values(model, Batch(ids, ids, None), threshold_mask(0.05, sinks))
-    with torch.no_grad(), edgewise.tap(model, read=["weights", "values"]) as seen:
+    actual = mean_closed_values(model, Batch(ids, ids, None), threshold_mask(0.05, sinks))
+    with torch.no_grad(), edgewise.tap(model, read=["weights", "values"]) as activations:
         model(input_ids=ids)
-    for layer, mean in enumerate(found):
-        weights, values = seen.last["weights"][layer], seen.last["values"][layer]
+    for layer, mean in enumerate(actual):
+        weights, values = activations.last["weights"][layer], activations.last["values"][layer]
         for kv_head in range(2):
             total, mass = torch.zeros(values.shape[-1]), 0.0
             for row in range(5):
@@ -191,9 +191,9 @@ def test_it_starts_as_the_mean_of_what_is_hardly_attended_to(sinks):
             torch.testing.assert_close(mean[kv_head], total / mass, atol=1e-5, rtol=1e-4)
 
 
-def test_small_models_and_the_papers_recipe_go_without(place):
-    assert not a_run(place).twin.gate.null_value and not a_run(place, "paper").twin.gate.null_value
-    assert a_run(place, "pretrained").twin.gate.null_value
+def test_small_models_and_the_papers_recipe_go_without(workspace):
+    assert not a_run(workspace).twin.gate.null_value and not a_run(workspace, "paper").twin.gate.null_value
+    assert a_run(workspace, "pretrained").twin.gate.null_value
     large = SMALL_PARAMETERS + 1
     assert choose_recipe(None, large) == RECIPES["pretrained"]
     assert not choose_recipe("paper", large).gate.null_value
@@ -202,8 +202,8 @@ def test_small_models_and_the_papers_recipe_go_without(place):
 @pytest.mark.parametrize(
     "others", [{}, {"attention_only": True}, {"lora": 2}, {"lora": 2, "attention_only": True}]
 )
-def test_it_is_trained_with_the_weights_and_at_their_rate(place, others):
-    run = a_run(place, "pretrained", **others)
+def test_it_is_trained_with_the_weights_and_at_their_rate(workspace, others):
+    run = a_run(workspace, "pretrained", **others)
     before = [gate.null_value.clone() for gate in run.twin.gates if gate.null_value is not None]
     assert len(before) == 2 and all(each.any() for each in before)
     weights, thresholds = parameter_groups(run.twin.model)
@@ -222,11 +222,11 @@ def test_it_is_trained_with_the_weights_and_at_their_rate(place, others):
         ]  # a threshold's would be many times larger
 
 
-def test_a_run_that_was_begun_without_one_goes_on_without(place, tmp_path):
-    edgewise.sparsify(place / "llama", place / "text.txt", settings(tmp_path / "run", steps=2))
+def test_a_run_that_was_begun_without_one_goes_on_without(workspace, tmp_path):
+    edgewise.sparsify(workspace / "llama", workspace / "text.txt", settings(tmp_path / "run", steps=2))
     config = settings(tmp_path / "run", steps=4, resume=True)
     recipe = RECIPES["pretrained"]
-    twin = edgewise.sparsify(place / "llama", place / "text.txt", config, recipe=recipe).twin
+    twin = edgewise.sparsify(workspace / "llama", workspace / "text.txt", config, recipe=recipe).twin
     assert all(gate.null_value is None for gate in gates_of(twin))
     assert (
         edgewise.gate_config(edgewise.load(tmp_path / "run"))
@@ -235,9 +235,9 @@ def test_a_run_that_was_begun_without_one_goes_on_without(place, tmp_path):
     )
 
 
-def test_controls_have_one_too(place):
+def test_controls_have_one_too(workspace):
     """Or they would be worse for another reason than their mask."""
-    run = a_run(place, "pretrained")
+    run = a_run(workspace, "pretrained")
     take_step(run)
 
     def nothing(layer: int, weights: Tensor) -> Tensor:
@@ -252,13 +252,13 @@ def test_controls_have_one_too(place):
     assert measure_masked(model, nothing, held_out)["ce"] != with_it
 
 
-def test_saved_controls_keep_theirs(place, tmp_path):
+def test_saved_controls_keep_theirs(workspace, tmp_path):
     config = settings(tmp_path / "run", steps=2, controls=True, recipe="pretrained")
-    result = edgewise.sparsify(place / "llama", place / "text.txt", config)
-    held_out = a_run(place).data.held_out
+    result = edgewise.sparsify(workspace / "llama", workspace / "text.txt", config)
+    held_out = a_run(workspace).data.held_out
     for name in ("random", *TOP_K):
-        model = edgewise.load(place / "llama")
+        model = edgewise.load(workspace / "llama")
         mask = load_control(control_folder(tmp_path / "run", name), model)
         assert all(gate.null_value is not None and gate.null_value.any() for gate in gates_of(model))
-        found = measure_masked(model, mask, held_out)["ce"]
-        assert found == pytest.approx(result.summary["controls"][f"{name}, trained"]["ce"], rel=1e-5)
+        actual = measure_masked(model, mask, held_out)["ce"]
+        assert actual == pytest.approx(result.summary["controls"][f"{name}, trained"]["ce"], rel=1e-5)

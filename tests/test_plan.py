@@ -28,8 +28,8 @@ from edgewise.kernels.noise import noise_keys
 from edgewise.kernels.operator import BACKENDS
 from edgewise.kernels.rows import RowBlock, RowGradients, backward_rows, forward_rows
 from edgewise.planning import flops, memory
+from edgewise.planning.gpu_layout import smallest_layout
 from edgewise.planning.hardware import GPUS, H100, USABLE, ThisMachine, measure_machine
-from edgewise.planning.layout import smallest_layout
 from edgewise.planning.plan import ASSUMED_TOKENS
 from edgewise.planning.setup import Setup, candidate_vocabulary
 from edgewise.planning.shape import Shape, shape_of
@@ -145,11 +145,11 @@ def test_flops_of_a_step_are_those_that_torch_counts(kind, lora, attention_only)
     dense = edgewise.install(host(kind))
     ids = torch.randint(0, 97, (batch, T))
     with Counting() as counted:
-        with edgewise.mode(twin, "deterministic"), edgewise.tap(twin) as seen:
+        with edgewise.mode(twin, "deterministic"), edgewise.tap(twin) as activations:
             logits = trained(input_ids=ids, use_cache=False).logits
         with torch.no_grad():
             dense(input_ids=ids, use_cache=False)
-        (logits.logsumexp(-1).mean() + seen.expected_density.mean()).backward()
+        (logits.logsumexp(-1).mean() + activations.expected_density.mean()).backward()
     sizes = shape(kind)
     setup = Setup(T, batch, lora, attention_only, RECIPES["small"], packed=False)
     estimated = flops.sparsify(sizes, setup).flops
@@ -376,15 +376,15 @@ def test_the_plan_of_a_shipped_model():
 
 
 def test_the_command_of_a_plan_starts_the_run_that_was_planned():
-    asked = ["--context", "64", "--lora", "4", "--attention-only", "--recipe", "paper", "--batch-size", "8"]
-    code, out, err = command("plan", "pocket", "--tokens", "2M", *asked)
+    flags = ["--context", "64", "--lora", "4", "--attention-only", "--recipe", "paper", "--batch-size", "8"]
+    code, out, err = command("plan", "pocket", "--tokens", "2M", *flags)
     assert code == 0, err
     (line,) = [line for line in out.splitlines() if line.strip().startswith("edgewise sparsify")]
     line = line[line.index("edgewise") :]
     words = shlex.split(line)
-    for flag in [word for word in asked if word.startswith("--")]:
+    for flag in [word for word in flags if word.startswith("--")]:
         assert flag in words, (flag, line)
-        value = asked[asked.index(flag) + 1 :][:1]
+        value = flags[flags.index(flag) + 1 :][:1]
         if value and not value[0].startswith("--"):
             assert words[words.index(flag) + 1] == value[0]
 

@@ -26,10 +26,10 @@ def made():
 def test_it_is_what_its_folder_says(twin, made):
     shipped = embedded_data("pocket", seed=0)
     assert shipped is not None
-    found = measure(twin, shipped.held_out)
-    assert found.density == pytest.approx(made["density"], rel=0.01)
-    assert found.ce == pytest.approx(made["sparse_ce"], abs=1e-4)
-    assert found.heads_closed == made["heads_closed"]
+    actual = measure(twin, shipped.held_out)
+    assert actual.density == pytest.approx(made["density"], rel=0.01)
+    assert actual.ce == pytest.approx(made["sparse_ce"], abs=1e-4)
+    assert actual.heads_closed == made["heads_closed"]
     assert made["command"].startswith("edgewise sparsify pocket") and made["seconds"] > 0
 
 
@@ -53,6 +53,6 @@ def test_a_twin_is_not_sparsified_again():
 def test_the_addition_twin_is_right_on_every_sum():
     twin = edgewise.load("pocket-addition-sparse")
     made = json.loads((folder("pocket-addition-sparse") / "made.json").read_text())
-    with edgewise.tap(twin) as seen:
+    with edgewise.tap(twin) as activations:
         assert evaluate.measure_addition(twin)["sums"] == 1.0
-    assert seen.density == pytest.approx(made["density"], rel=0.01)
+    assert activations.density == pytest.approx(made["density"], rel=0.01)

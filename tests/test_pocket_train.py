@@ -40,11 +40,10 @@ def test_an_interrupted_training_ends_with_the_same_weights(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_miniature_writes_a_folder_that_transformers_reads(tmp_path, monkeypatch):
+def test_a_miniature_writes_a_folder_that_transformers_reads(tmp_path):
     unseen = replace(RECIPES["pocket-addition"], glance=lambda model: {})  # ten glances would take longest
-    monkeypatch.setitem(RECIPES, "pocket-addition", unseen)
     out = tmp_path / "model"
-    train(Config("pocket-addition", out=out, tokens=20 * 256 * 11, state=tmp_path / "state"))
+    train(Config("pocket-addition", out=out, tokens=20 * 256 * 11, state=tmp_path / "state"), unseen)
     model = AutoModelForCausalLM.from_pretrained(out)
     assert AutoTokenizer.from_pretrained(out).decode([5, 3, 10]) == "5 3 +"
     assert sum(p.numel() for p in model.parameters()) * 4 <= 2**20
@@ -52,7 +51,7 @@ def test_a_miniature_writes_a_folder_that_transformers_reads(tmp_path, monkeypat
     assert made["steps"] == 20 and made["held out"]["loss"] < 2.5
     assert not list((tmp_path / "state").glob("*")), "a finished training leaves no state behind"
 
-    check_plateau(Config("pocket-addition", out=out, tokens=5 * 256 * 11))
+    check_plateau(Config("pocket-addition", out=out, tokens=5 * 256 * 11), unseen)
     made = json.loads((out / "made.json").read_text())
     assert made["plateau"]["gain in nats"] > 0, "20 steps are no plateau"
 

@@ -18,10 +18,10 @@ def test_what_they_explain(name: str):
     model = edgewise.load(name)
     transcoder = edgewise.load_transcoder(pocket.folder(name) / "transcoder", model)
     held_out = embedded_data("pocket", 0).held_out.select(slice(64))  # pyright: ignore
-    found = evaluate_transcoder(model, transcoder, held_out)
-    assert min(found.explained_variance) > 0.95
-    assert found.replaced_loss - found.loss < 0.05
-    assert sum(found.l0) / 6 < 16
+    actual = evaluate_transcoder(model, transcoder, held_out)
+    assert min(actual.explained_variance) > 0.95
+    assert actual.replaced_loss - actual.loss < 0.05
+    assert sum(actual.l0) / 6 < 16
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -35,16 +35,16 @@ def test_each_belongs_to_its_model_only(name: str):
 def test_the_twin_needs_fewer_heads_for_large_to_small():
     counts = {}
     for name in MODELS:
-        (found,) = edgewise.trace(name)
-        assert found.logits[0][0].strip() == "small"
-        assert found.tokens[found.main_key] == "large"
-        assert found.metrics["closure"] < 1e-5
-        assert found.metrics["feature_correlation_frozen"] > 0.7  # of the 100 most influential nodes
-        assert found.contexts and all(
-            node.origin is not None for node in found.nodes if node.kind == "feature"
+        (actual,) = edgewise.trace(name)
+        assert actual.logits[0][0].strip() == "small"
+        assert actual.tokens[actual.main_key] == "large"
+        assert actual.metrics["closure"] < 1e-5
+        assert actual.metrics["feature_correlation_frozen"] > 0.7  # of the 100 most influential nodes
+        assert actual.contexts and all(
+            node.origin is not None for node in actual.nodes if node.kind == "feature"
         )
-        counts[name] = len(found.heads_at(0.8))
-        first = [f"L{layer}H{head}" for layer, head, _ in found.heads_at(0.8, key=4, query=7)][:2]
+        counts[name] = len(actual.heads_at(0.8))
+        first = [f"L{layer}H{head}" for layer, head, _ in actual.heads_at(0.8, key=4, query=7)][:2]
         assert first == ["L4H1", "L3H4"]
     assert counts["pocket"] >= 3 * counts["pocket-sparse"]
 
@@ -57,5 +57,5 @@ def test_they_are_small():
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_trace_of_another_logit():
-    (found,) = edgewise.trace("pocket", edgewise.TraceConfig(logit="cold"))
-    assert [text.strip() for text, _ in found.logits] == ["cold"]
+    (actual,) = edgewise.trace("pocket", edgewise.TraceConfig(logit="cold"))
+    assert [text.strip() for text, _ in actual.logits] == ["cold"]

@@ -641,7 +641,7 @@ def test_a_large_vocabulary_is_measured_in_smaller_pieces(place):
     whole, pieces = measure(model, run.data.held_out), []
     words = len(model.get_output_embeddings().weight)  # pyright: ignore
     size = sequences_per_pass(run.data.held_out, words, logits=2 * CONTEXT * words)
-    small = measure(model, run.data.held_out, size, progress=lambda: pieces.append(1))
+    small = measure(model, run.data.held_out, batch_size=size, progress=lambda: pieces.append(1))
     assert len(pieces) == math.ceil(len(run.data.held_out.ids) / 2) > 1
     assert small.ce == pytest.approx(whole.ce, abs=1e-6) and small.tokens == whole.tokens
 

@@ -19,8 +19,8 @@ def test_the_most_is_kept_when_memory_is_given_back():
         "del much\n"
         "print(before, held, resident(), peak(), projected_peak(0), projected_peak(900 << 20))\n"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    before, held, after, highest, soon, later = map(int, found.stdout.split())
+    actual = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, held, after, highest, soon, later = map(int, actual.stdout.split())
     assert held > before + 250 * MB and after < held - 250 * MB
     assert highest >= held - MB and soon == highest
     assert abs(later - (after + 900 * MB)) < 20 * MB

@@ -38,9 +38,8 @@ def test_what_is_read_has_its_types(tmp_path):
     path.write_text('{"inner": [{"pairs": [[1, 2]], "more": 1}], "rate": NaN}')
     read = read_as(Outer, path)
     assert read.inner == [Inner([Pair(1, 2.0)])] and read.rate != read.rate
-    renamed = saved_form(Outer, "inner", names={"rate": "speed"})
-    path.write_text('{"speed": 2}')
-    assert vars(read_as(renamed, path)) == {"speed": 2.0}
+    path.write_text('{"rate": 2}')
+    assert vars(read_as(saved_form(Outer, "inner"), path)) == {"rate": 2.0}
 
 
 @pytest.mark.parametrize(

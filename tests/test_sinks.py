@@ -11,29 +11,29 @@ from edgewise.measure.sinks import measure_sinks
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    place = tmp_path_factory.mktemp("place")
+def workspace(tmp_path_factory):
+    workspace = tmp_path_factory.mktemp("workspace")
     for kind in ("gpt2", "llama"):
-        save_host(place / kind, kind)
-    save_text(place / "text.txt")
-    return place
+        save_host(workspace / kind, kind)
+    save_text(workspace / "text.txt")
+    return workspace
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_of_a_dense_model_they_are_what_transformers_gives(place, kind):
+def test_of_a_dense_model_they_are_what_transformers_gives(workspace, kind):
     ids = torch.randint(5, 60, (6, CONTEXT))
-    host = AutoModelForCausalLM.from_pretrained(place / kind, attn_implementation="eager")
+    host = AutoModelForCausalLM.from_pretrained(workspace / kind, attn_implementation="eager")
     with torch.no_grad():
         weights = torch.stack(host(ids, output_attentions=True).attentions)  # [layers, rows, heads, t, t]
-    found = measure_sinks(edgewise.load(place / kind), Batch(ids, ids, None))
-    torch.testing.assert_close(found.first, weights[..., 1:, 0].mean((1, 3)), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(found.total, torch.ones_like(found.total))
-    assert found.heads == int((found.first > 0.5).sum())
+    actual = measure_sinks(edgewise.load(workspace / kind), Batch(ids, ids, None))
+    torch.testing.assert_close(actual.first, weights[..., 1:, 0].mean((1, 3)), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(actual.total, torch.ones_like(actual.total))
+    assert actual.heads == int((actual.first > 0.5).sum())
 
 
-def test_each_document_has_its_own_first_token(place):
+def test_each_document_has_its_own_first_token(workspace):
     """Rows packed with several documents give what the documents give by themselves."""
-    model, ids = edgewise.load(place / "gpt2"), torch.randint(5, 60, (3, 12))
+    model, ids = edgewise.load(workspace / "gpt2"), torch.randint(5, 60, (3, 12))
     lengths = ((12,), (5, 7), (1, 3, 8))
     positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in lengths])
     batch = Batch(ids, ids, positions)
@@ -47,18 +47,18 @@ def test_each_document_has_its_own_first_token(place):
     torch.testing.assert_close(measure_sinks(model, batch).first, expected / queries, rtol=1e-4, atol=1e-6)
 
 
-def test_a_closed_twin_attends_to_nothing(place):
-    twin = edgewise.gate(edgewise.load(place / "gpt2"), edgewise.GateConfig("relative", b=-1.0))
+def test_a_closed_twin_attends_to_nothing(workspace):
+    twin = edgewise.gate(edgewise.load(workspace / "gpt2"), edgewise.GateConfig("relative", b=-1.0))
     ids = torch.randint(5, 60, (2, CONTEXT))
     assert measure_sinks(twin, Batch(ids, ids, None)).total.max() == 0
 
 
-def test_a_twin_without_sinks_has_none(place):
+def test_a_twin_without_sinks_has_none(workspace):
     """In rows packed with several documents, too; what it attends to otherwise stays."""
     ids, positions = torch.randint(5, 60, (3, 12)), torch.cat([torch.arange(5), torch.arange(7)]).repeat(3, 1)
     batch = Batch(ids, ids, positions)
     kept, closed = (
-        measure_sinks(edgewise.gate(edgewise.load(place / "llama"), gate), batch)
+        measure_sinks(edgewise.gate(edgewise.load(workspace / "llama"), gate), batch)
         for gate in (edgewise.GateConfig(b=50.0), edgewise.GateConfig(b=50.0, sinks=False))
     )
     assert kept.first.min() > 0 and closed.first.max() == 0
@@ -67,9 +67,9 @@ def test_a_twin_without_sinks_has_none(place):
     )  # later layers read something else
 
 
-def test_a_run_may_close_sinks(place, tmp_path):
-    command("sparsify", place / "llama", "--data", place / "text.txt", "--tokens", 6 * 4 * CONTEXT, "--batch-size", 4,
-            "--no-sinks", "--out", tmp_path / "twin")  # fmt: skip
+def test_a_run_may_close_sinks(workspace, tmp_path):
+    command("sparsify", workspace / "llama", "--data", workspace / "text.txt", "--tokens", 6 * 4 * CONTEXT,
+            "--batch-size", 4, "--no-sinks", "--out", tmp_path / "twin")  # fmt: skip
     twin = edgewise.load(tmp_path / "twin")
     config = edgewise.gate_config(twin)
     assert config is not None and not config.sinks
@@ -78,15 +78,21 @@ def test_a_run_may_close_sinks(place, tmp_path):
     assert "never to a text's first token" in str(edgewise.info(tmp_path / "twin"))
 
 
-def test_rows_of_first_tokens_only_are_refused(place):
+def test_rows_of_first_tokens_only_are_refused(workspace):
     ids = torch.zeros(2, 1, dtype=torch.long)
     with pytest.raises(edgewise.EdgewiseError, match="no token after a first one"):
-        measure_sinks(edgewise.load(place / "gpt2"), Batch(ids, ids, None))
+        measure_sinks(edgewise.load(workspace / "gpt2"), Batch(ids, ids, None))
 
 
-def test_the_command_prints_and_writes_them(place, tmp_path, capsys):
+def test_the_command_prints_and_writes_them(workspace, tmp_path, capsys):
     code, out, _ = command(
-        "eval", place / "gpt2", "--data", place / "text.txt", "--sinks", "--out", tmp_path / "eval.json"
+        "eval",
+        workspace / "gpt2",
+        "--data",
+        workspace / "text.txt",
+        "--sinks",
+        "--out",
+        tmp_path / "eval.json",
     )
     assert code == 0 and "first token" in out
     assert '"sink_heads": ' in (tmp_path / "eval.json").read_text()

@@ -61,13 +61,13 @@ def test_the_figure_of_the_paper():
     assert len(large) == 2 and all(text.get_color() == MARK for text in large)  # the word and its cluster
     caption = " ".join(shown[-7:])
     for part in (
-        "80% of what attention brings from key 5 “large” to query 8",
+        "80% of the attribution through attention from key 5 “large” to query 8",
         "Prompt (8 tokens): “The opposite",
     ):
         assert part in caption
     for part in (
         "3 of 4 words",
-        "carry 80% of what attention brings from “large”",
+        "carry 80% of the attribution through attention from “large”",
         "23% of all",
         "Transcoder: gpt2",
         "dark blue 1",

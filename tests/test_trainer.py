@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from runs import interrupt_at
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.training.budget import Costs, begin_time, check_time_limit, plan_steps, plan_validations
@@ -158,17 +159,18 @@ def test_a_run_is_saved_every_few_minutes_and_ends_with_a_validation_when_time_i
 
 def test_an_interrupted_run_is_saved_whatever_else_is_due():
     run = CountingRun(Time(), 400.0, minutes=1)  # time is up after a step, and a snapshot is due
-    trainer = CountingTrainer(run)
-    with pytest.raises(Interrupted, match="step 1 of 1,000 and saved; go on with `resume=True` `out=runs/x`"):
-        trainer._follow(trainer._step(interrupted=True)[1])
-    assert trainer.saved == [1]
+    trainer = CountingTrainer(run, interrupt_at(0))
+    with pytest.raises(Interrupted, match="step 2 of 1,000 and saved; go on with `resume=True` `out=runs/x`"):
+        trainer.fit()
+    assert trainer.saved == [2]
 
 
 def test_only_the_main_process_reads_the_clock_but_any_can_be_interrupted():
     run = CountingRun(Time(), 400.0, minutes=1, is_main=False)
-    trainer = CountingTrainer(run)
-    trainer._step(interrupted=False)
-    assert trainer._step(interrupted=True)[1] == Signals(interrupt=True)
+    trainer = CountingTrainer(run, interrupt_at(2))
+    with pytest.raises(Interrupted, match="step 4 of 1,000"):  # the minute was over after the first step
+        trainer.fit()
+    assert trainer.saved == [4]
 
 
 def test_signals_of_all_processes_are_added_up():

@@ -26,7 +26,7 @@ from edgewise.training.transcoder.activations import mlp_activations, replaced_m
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
 from edgewise.training.transcoder.describe import describe_features
 from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
-from edgewise.training.transcoder.features import contexts_for, promoted_tokens, top_contexts
+from edgewise.training.transcoder.features import promoted_tokens, top_contexts
 from edgewise.training.transcoder.objective import DEAD_COEFFICIENT, STREAM_WEIGHT, Objective
 from edgewise.training.transcoder.run import calibrate
 from edgewise.training.transcoder.shuffle import BUFFER_STEPS, ShuffledActivations
@@ -377,8 +377,8 @@ def spoil(folder):
 
 
 def settings(out, steps: int = 40, **others) -> TranscoderConfig:
-    asked = {"batch_size": ROWS, "tokens": str(steps * ROWS * CONTEXT), **others}
-    return TranscoderConfig(out=out, **asked)
+    options = {"batch_size": ROWS, "tokens": str(steps * ROWS * CONTEXT), **others}
+    return TranscoderConfig(out=out, **options)
 
 
 @pytest.fixture(scope="module")
@@ -520,7 +520,7 @@ def test_the_shuffle_buffer_yields_every_token_once_and_resumes_where_it_was():
         again = ShuffledActivations(model, Counted(), 2, seed=0)
         again.load_state_dict(json.loads(json.dumps(states[step])))
         assert torch.equal(again.next()[0], xs[step])
-    halves = [ShuffledActivations(model, Counted(), 2, 0, index, 2) for index in range(2)]
+    halves = [ShuffledActivations(model, Counted(), 2, 0, index=index, processes=2) for index in range(2)]
     both = torch.cat([half.next()[0] for _ in range(BUFFER_STEPS) for half in halves], 1)
     torch.testing.assert_close(order(both), order(plain), rtol=1e-4, atol=1e-4)
 
@@ -552,9 +552,9 @@ def test_with_little_memory_the_shuffle_buffer_is_in_half_precision():
 def test_top_contexts_are_the_strongest_rows(kind):
     model, batch = model_of(kind), batch_of(rows=200)  # more than one piece
     transcoder = random_transcoder(model)
-    found = contexts_for(model, transcoder, batch, [(1, 3), (0, 2), (1, 0)], k=4, around=3)
+    strongest = top_contexts(model, transcoder, batch, [(1, 3), (0, 2), (1, 0)], k=4, around=3)
     x, _ = mlp_activations(model, batch)
-    for (layer, feature), contexts in found.items():
+    for (layer, feature), contexts in strongest.items():
         a = transcoder.encode(x)[layer, :, feature].view(200, 24)
         best = a.max(1).values.topk(4)
         assert [c.activation for c in contexts] == pytest.approx(best.values.tolist(), rel=1e-3)
@@ -563,10 +563,8 @@ def test_top_contexts_are_the_strongest_rows(kind):
             first = max(0, context.position - 3)
             assert context.ids == batch.ids[context.sequence, first : context.position + 4].tolist()
             assert context.peak == context.position - first
-    single = top_contexts(model, transcoder, None, batch, 1, 3, k=4, around=3)
-    assert [c.position for c in single] == [c.position for c in found[1, 3]]
     transcoder.log_threshold.fill_(20.0)
-    assert contexts_for(model, transcoder, batch_of(), [(0, 0)], k=4) == {(0, 0): []}
+    assert top_contexts(model, transcoder, batch_of(), [(0, 0)], k=4) == {(0, 0): []}
 
 
 @pytest.mark.parametrize("kind", KINDS)

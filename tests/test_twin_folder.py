@@ -76,14 +76,14 @@ def test_a_kill_at_any_moment_leaves_the_old_twin_or_the_new_one(tmp_path, shard
     with copies_before_each_operation(folder, tmp_path / "killed") as copies:
         new.save_pretrained(folder, max_shard_size=shards)
     assert len(copies) > 15
-    seen = []
+    observed = []
     for copy in copies:
-        found = logits(edgewise.load(copy))
-        seen.append(torch.equal(found, logits(new)))
-        assert seen[-1] or torch.equal(found, logits(old)), copy
+        actual = logits(edgewise.load(copy))
+        observed.append(torch.equal(actual, logits(new)))
+        assert observed[-1] or torch.equal(actual, logits(old)), copy
         check_nothing_opens_dense(copy, LlamaForCausalLM)
     assert (
-        seen == sorted(seen) and not seen[0] and seen[-1]
+        observed == sorted(observed) and not observed[0] and observed[-1]
     )  # the old one, and from some moment on the new one
     for copy in copies[:: len(copies) // 5]:  # the next save cleans up
         new.save_pretrained(copy, max_shard_size=shards)
@@ -105,9 +105,9 @@ def test_a_first_save_that_is_killed_leaves_nothing_that_opens(tmp_path):
 
 
 def check_nothing_opens_dense(folder: Path, cls: type[PreTrainedModel]) -> None:
-    for place in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+    for saved in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         with pytest.raises((OSError, ValueError)):
-            cls.from_pretrained(place)
+            cls.from_pretrained(saved)
 
 
 def test_where_files_cannot_be_linked_the_twin_keeps_its_second_names(tmp_path, monkeypatch):

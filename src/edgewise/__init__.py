@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from edgewise.measure.benchmarks import Benchmarks as Benchmarks
     from edgewise.measure.benchmarks import evaluate_tasks as evaluate_tasks
     from edgewise.measure.evaluate import evaluate_models as evaluate_models
+    from edgewise.measure.evaluation import Evaluation as Evaluation
     from edgewise.measure.loss import Measured as Measured
     from edgewise.models.auto import SparseTwin as SparseTwin
     from edgewise.models.compact import compact as compact
@@ -95,6 +96,7 @@ _HOME = {
     "Comparison": "comparison.comparison",
     "Display": "core.console",
     "EdgewiseError": "core.errors",
+    "Evaluation": "measure.evaluation",
     "FeaturesConfig": "training.transcoder.config",
     "FlowConfig": "flow.config",
     "Flows": "flow.result",

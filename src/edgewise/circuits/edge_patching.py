@@ -96,13 +96,13 @@ def separate_inputs(
             normed.append(layer.norm_1(inputs()))
             waiting.update(range(len(layer.projections)))
         output = torch.empty_like(host) if targets is None else host.clone()
-        first = place = 0
+        first = start = 0
         for kind in INPUTS:
             weight, bias = layer.weights(kind)
             which, columns = layer.columns[kind]
             if targets is not None:
-                own = targets[place : place + len(weight)]
-                place += len(weight)
+                own = targets[start : start + len(weight)]
+                start += len(weight)
                 weight, columns, bias = weight[own], columns[own], None if bias is None else bias[own]
             if which == number:
                 heads = normed[0][:, first : first + len(weight)] @ weight.to(host)  # [n, heads, t, d]

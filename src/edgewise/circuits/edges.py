@@ -48,7 +48,7 @@ def find_edges(search: Search, wiring: Wiring) -> EdgeCircuit:
     try:
         circuit = with_minimal(search, "edges", objective, order.pooled, prefix, config.minimal_edges)
     except Interrupted as interrupt:
-        raise Interrupted(EdgeCircuit(interrupt.found, kv_heads, pairs)) from interrupt
+        raise Interrupted(EdgeCircuit(interrupt.partial, kv_heads, pairs)) from interrupt
     return EdgeCircuit(circuit, kv_heads, pairs)
 
 

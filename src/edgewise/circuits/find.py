@@ -58,7 +58,7 @@ def find_circuits(
             with eval_mode(model):
                 result.models.append(find_circuit(model, task, config, name=name, display=models.display))
         except Interrupted as interrupt:
-            result.models.append(interrupt.found)
+            result.models.append(interrupt.partial)
             if config.out is not None:
                 result.save_or_print(config.out, models.display)
             raise Interrupted(result) from interrupt
@@ -126,15 +126,15 @@ def find_circuit(
     try:
         circuit = replace(circuit, heads=find_heads(search, effects))
     except Interrupted as interrupt:
-        raise Interrupted(_stopped(replace(circuit, heads=interrupt.found))) from interrupt
+        raise Interrupted(_stopped(replace(circuit, heads=interrupt.partial))) from interrupt
     try:
         circuit = _with_edges(circuit, search, wiring)
         return replace(circuit, token_edges=find_token_edges(search))
     except (EdgewiseError, RuntimeError) as error:
         return _with_notice(circuit, search, "token edges", error)
     except Interrupted as interrupt:
-        found: EdgeCircuit = interrupt.found
-        raise Interrupted(_stopped(replace(circuit, **found._asdict()))) from interrupt
+        edges: EdgeCircuit = interrupt.partial
+        raise Interrupted(_stopped(replace(circuit, **edges._asdict()))) from interrupt
     except KeyboardInterrupt as interrupt:
         raise Interrupted(_stopped(circuit)) from interrupt
 

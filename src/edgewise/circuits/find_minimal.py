@@ -28,9 +28,9 @@ SAMPLES = 4
 class Interrupted(KeyboardInterrupt):
     """A search that was interrupted, with what it had found."""
 
-    def __init__(self, found: Any) -> None:
+    def __init__(self, partial: Any) -> None:
         super().__init__()
-        self.found = found
+        self.partial = partial
 
 
 @dataclass
@@ -53,8 +53,8 @@ class MinimalSearch:
         """The smallest circuit found. If interrupted, raises `Interrupted` with the smallest so far."""
         try:
             self._search()
-            found = self._result(is_minimal=True)
-            return self._scrutinised(found) if self.scrutinise else found
+            circuit = self._result(is_minimal=True)
+            return self._scrutinised(circuit) if self.scrutinise else circuit
         except KeyboardInterrupt as interrupt:
             if self.best is None:
                 raise
@@ -149,7 +149,7 @@ class MinimalSearch:
             starts=compare_starts(self.starts) if self.starts else None,
         )
 
-    def _scrutinised(self, found: MinimalCircuit) -> MinimalCircuit:
+    def _scrutinised(self, circuit: MinimalCircuit) -> MinimalCircuit:
         assert self.best is not None
         mask = self.best.best
         controls = run_controls(self.objective, mask, self.threshold, self.seed)
@@ -161,7 +161,7 @@ class MinimalSearch:
                 return None if search is None else search.best
 
             stability = bootstrap_stability(self.objective, mask, find, SAMPLES, self.seed)
-        return replace(found, controls=controls, stability=stability)
+        return replace(circuit, controls=controls, stability=stability)
 
 
 def with_minimal(
@@ -182,7 +182,7 @@ def with_minimal(
         try:
             return replace(circuit, minimal=joint.run())
         except Interrupted as interrupt:
-            raise Interrupted(replace(circuit, minimal=interrupt.found)) from interrupt
+            raise Interrupted(replace(circuit, minimal=interrupt.partial)) from interrupt
         except KeyboardInterrupt as interrupt:
             raise Interrupted(circuit) from interrupt
 

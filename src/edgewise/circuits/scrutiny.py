@@ -30,9 +30,9 @@ def bootstrap_stability(
 ) -> Stability:
     """Search again, by `find`, on samples of the fit and the validation prompts, drawn with replacement."""
     generator = torch.Generator().manual_seed(seed)
-    found = [mask for _ in range(samples) if (mask := find(_sample(objective, generator))) is not None]
-    shares = [jaccard(circuit, mask) for mask in found]
-    return Stability([int(mask.sum()) for mask in found], fmean(shares) if shares else 0.0)
+    circuits = [mask for _ in range(samples) if (mask := find(_sample(objective, generator))) is not None]
+    shares = [jaccard(circuit, mask) for mask in circuits]
+    return Stability([int(mask.sum()) for mask in circuits], fmean(shares) if shares else 0.0)
 
 
 def _sample(objective: Objective, generator: torch.Generator) -> Weights:
@@ -56,8 +56,8 @@ def run_controls(objective: Objective, circuit: Tensor, threshold: float, seed: 
     complement = objective.explained(~circuit[None], split).item()
     shuffled = JointSearch(objective.shuffled(seed), threshold)
     best, share = climb(shuffled.objective)
-    found = shuffled.start(best)
-    if found:
+    is_explained = shuffled.start(best)
+    if is_explained:
         shuffled.at_once = 0.1
         shuffled.eliminate()
         shuffled.polish()
@@ -65,7 +65,7 @@ def run_controls(objective: Objective, circuit: Tensor, threshold: float, seed: 
         random=shares.mean().item(),
         random_sd=shares.std().item(),
         complement=complement,
-        shuffled_size=int(shuffled.best.sum()) if found else None,
+        shuffled_size=int(shuffled.best.sum()) if is_explained else None,
         shuffled=share,
     )
 

@@ -15,7 +15,7 @@ def ablate(model: ModelArgument, config: Flags[InterventionConfig], transcoder: 
       edgewise ablate pocket-sparse --heads L4H1 --patch-from 'The opposite of " hot " is "'
 
     Args:
-        model: A shipped name, a folder or a Hugging Face name.
+        model: An embedded model, a folder or a Hugging Face name.
         config: What is changed.
         transcoder: The folder of the model's transcoder. The shipped models bring theirs.
     """

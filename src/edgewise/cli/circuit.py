@@ -26,7 +26,7 @@ def circuit(
       edgewise circuit gpt2 runs/gpt2-sparse --task my_task.jsonl --prompts 64
 
     Args:
-        models: One model, or two to compare (dense first): shipped names, folders or Hugging Face names.
+        models: One model, or two to compare (dense first): embedded models, folders or Hugging Face names.
         config: The search.
         placement: Where models run, and in which precision.
     """
@@ -48,9 +48,9 @@ def circuit(
                 load_models(models, device=placement.device, dtype=placement.dtype, display=display), config
             )
         except Interrupted as interrupt:
-            print_circuits(interrupt.found)
-            found = f"{config.out}/circuit.json"
-            raise KeyboardInterrupt(f"interrupted; what was found is in {found}") from interrupt
+            print_circuits(interrupt.partial)
+            path = f"{config.out}/circuit.json"
+            raise KeyboardInterrupt(f"interrupted; what was found is in {path}") from interrupt
         print_circuits(result)
         save_circuit_figures(result, config.out)
         display.print(

@@ -16,7 +16,7 @@ def compact(model: ModelArgument, out: Path) -> None:
       edgewise compact pocket-sparse --out runs/pocket-compact
 
     Args:
-        model: The sparse twin: a shipped name (pocket-sparse), a folder, or a Hugging Face name.
+        model: The sparse twin: an embedded model (pocket-sparse), a folder, or a Hugging Face name.
         out: Folder for the compacted twin.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def demo(out: Path = Path("runs/demo"), minutes: float = 1.6) -> None:
-    """Run every stage on the shipped models, offline: sparsify, circuits, maps, flow, trace, report.
+    """Run every stage on the embedded models, offline: sparsify, circuits, maps, flow, trace, report.
 
     Examples:
       edgewise demo

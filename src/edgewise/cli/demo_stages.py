@@ -19,14 +19,14 @@ from edgewise.cli.tables.trace import print_traces
 from edgewise.core.console import Display
 from edgewise.core.files import folder_lock, write_json
 from edgewise.data.embedded import embedded_data
+from edgewise.measure.evaluation import Evaluation
 from edgewise.measure.loss import measure
 from edgewise.plots.circuit import save_circuit_figures
-from edgewise.report.training import EVALUATION
 from edgewise.training.config import TrainerConfig
 
 DENSE, SPARSE = "pocket", "pocket-sparse"
 SHORT_RUN = "short-run"
-"""Folder of the twin that the demo trains; circuits, maps and traces are of the shipped one."""
+"""Folder of the twin that the demo trains; circuits, maps and traces are of the embedded one."""
 ADDITION, ADDITION_SPARSE = "pocket-addition", "pocket-addition-sparse"
 HELD_OUT_SEQUENCES = 256
 THRESHOLDS = (0.001, 0.01, 0.1)
@@ -67,7 +67,7 @@ def _run(out: Path, minutes: float, prompts: int) -> dict[str, Any]:
         "what the addition model knows": demo.add_numbers,
         "edges that can go without training": demo.gate_untrained,
         "edges that can go with a short post-training": demo.sparsify,
-        "the shipped twin": demo.evaluate,
+        "the embedded twin": demo.evaluate,
         "which heads and edges carry a behaviour": demo.find_circuits,
         "how one prediction comes about": demo.trace,
         "figures": demo.draw_figures,
@@ -174,22 +174,22 @@ class Demo:
         return {"sparse": {key: value for key, value in summary.items() if not key.endswith("per_head")}}
 
     def evaluate(self) -> dict[str, Any]:
-        """Loss and density of the shipped models, of which the stages below are."""
+        """Loss and density of the embedded models, of which the stages below are."""
         data = embedded_data(DENSE, seed=0, held_out=HELD_OUT_SEQUENCES)
         assert data is not None
         models = zip(self.pair.names, self.pair.models, strict=True)
-        measured = {name: measure(model, data.held_out) for name, model in models}
-        table = Table("", "edges left", "per query", "held-out loss", title="the shipped models")
+        measured = Evaluation({name: measure(model, data.held_out) for name, model in models})
+        table = Table("", "edges left", "per query", "held-out loss", title="the embedded models")
         for name, of_model in measured.items():
             table.add_row(
                 name, f"{of_model.density:.2%}", f"{of_model.edges_per_query:.1f}", f"{of_model.ce:.4f}"
             )
         self.output.print(table)
-        write_json(self.out / EVALUATION, {name: m.to_dict() for name, m in measured.items()}, indent=2)
+        measured.save(self.out)
         return {"shipped": {name: {"density": m.density, "ce": m.ce} for name, m in measured.items()}}
 
     def find_circuits(self) -> dict[str, Any]:
-        """What explains 90 % of the effect, in the dense model and in the shipped twin."""
+        """What explains 90 % of the effect, in the dense model and in the embedded twin."""
         ratios = {}
         for task in ("copy", "ioi"):
             config = edgewise.CircuitConfig(

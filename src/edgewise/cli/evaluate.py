@@ -33,8 +33,8 @@ def evaluate(
       edgewise eval gpt2 runs/gpt2-sparse --tasks paper     TruthfulQA, PIQA, OpenBookQA, ARC-Easy: the paper's table
 
     Args:
-        models: Shipped names, folders or Hugging Face names.
-        data: Text, jsonl or parquet files, folders of them, or the name of a dataset. The shipped models bring their own.
+        models: Embedded models, folders or Hugging Face names.
+        data: Text, jsonl or parquet files, folders of them, or the name of a dataset. The embedded models bring their own.
         context: Tokens per sequence; the shortest of the models' contexts (at most 1024) if not given.
         tokens: Tokens to read: 64K, 1M.
         heads: Also print each head's edges per query.
@@ -44,12 +44,12 @@ def evaluate(
         limit: With tasks, how many documents of each to read; all if not given.
         shots: With tasks, solved examples before each question.
         task_folder: With tasks, a folder of task files (YAML) of your own.
-        out: Also write all figures to this JSON file.
+        out: Also write all results to this JSON file.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.cli.tables.evaluation import print_benchmarks, print_evaluation
-    from edgewise.cli.tables.output import write_figures
+    from edgewise.cli.tables.output import write_results
     from edgewise.core.console import Display
     from edgewise.core.quantities import token_count
     from edgewise.measure.benchmarks import evaluate_tasks
@@ -61,18 +61,18 @@ def evaluate(
         scores = evaluate_tasks(loaded, tasks, limit=limit, shots=shots, task_folder=task_folder)
         print_benchmarks(scores)
         if out is not None:
-            write_figures([asdict(score) for score in scores.scores], out)
+            write_results([asdict(score) for score in scores.scores], out)
         return
     results = evaluate_models(
         models,
         data,
-        context,
-        token_count(tokens),
-        sinks,
+        context=context,
+        tokens=token_count(tokens),
+        sinks=sinks,
         device=placement.device,
         dtype=placement.dtype,
         display=Display(),
     )
     print_evaluation(results, heads)
     if out is not None:
-        write_figures({name: measured.to_dict() for name, measured in results.items()}, out)
+        write_results(results.to_dict(), out)

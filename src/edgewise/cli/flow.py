@@ -22,7 +22,7 @@ def flow(
       edgewise flow pocket-addition pocket-addition-sparse
 
     Args:
-        models: One model, or two that read the same tokens (dense first): shipped names, folders or Hugging Face names.
+        models: One model, or two that read the same tokens (dense first): embedded models, folders or Hugging Face names.
         config: The prompts, and the folder for flow.json and its figure.
         colour_heads: Give each head a colour of its own.
         placement: Where models run, and in which precision.

@@ -13,7 +13,7 @@ def info(model: ModelArgument, json: bool = False, accept_edits: bool = False) -
       edgewise info gpt2 --json
 
     Args:
-        model: A shipped name (pocket, pocket-sparse, pocket-addition ...), a folder, or a Hugging Face name such as gpt2.
+        model: An embedded model (pocket, pocket-sparse, pocket-addition ...), a folder, or a Hugging Face name such as gpt2.
         json: Print JSON instead of text.
         accept_edits: Take a twin's folder as it is now: write a new manifest, with which its files are compared from now on.
     """

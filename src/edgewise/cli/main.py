@@ -31,7 +31,7 @@ from edgewise.core.errors import EdgewiseError
 DESCRIPTION = """Remove attention edges from a transformer at the same loss, and read what is left.
 
 Examples:
-  edgewise demo                                        all of it on the shipped models, in minutes, offline
+  edgewise demo                                        every step on the embedded models, in minutes, offline
   edgewise sparsify gpt2 --data my_text/ --minutes 60  train the sparse twin
   edgewise circuit pocket pocket-sparse --task copy    compare circuits of a dense model and its twin
   edgewise COMMAND --help                              what a command takes"""

@@ -26,7 +26,7 @@ def maps(
       edgewise maps gpt2 --prompt "When Mary and John went home" --heads L5H1,L6H9
 
     Args:
-        models: One model, or two that read the same tokens (dense first): shipped names, folders or Hugging Face names.
+        models: One model, or two that read the same tokens (dense first): embedded models, folders or Hugging Face names.
         config: Task, prompt and heads.
         style: The look of the grid.
         placement: Where models run, and in which precision.

@@ -30,7 +30,7 @@ def plan(
       edgewise plan gpt2 --lora 16 --batch-size 32
 
     Args:
-        model: The dense model: a shipped name (pocket), a folder, or a Hugging Face name such as gpt2.
+        model: The dense model: an embedded model (pocket), a folder, or a Hugging Face name such as gpt2.
         tokens: Tokens to train on: 500K, 200M, 1.5B; 200M if not given.
         context: Tokens per sequence; the model's own context (at most 1024) if not given.
         batch_size: Sequences per step, over all processes.

@@ -17,9 +17,9 @@ def sparsify(model: ModelArgument, config: Flags[SparsifyConfig], data: DataArgu
       accelerate launch -m edgewise sparsify gpt2 --data my_text/ --dtype bfloat16
 
     Args:
-        model: The dense model: a shipped name (pocket), a folder, or a Hugging Face name such as gpt2.
+        model: The dense model: an embedded model (pocket), a folder, or a Hugging Face name such as gpt2.
         config: The run.
-        data: Text, jsonl or parquet files, folders of them, or the name of a Hugging Face dataset. The shipped models bring
+        data: Text, jsonl or parquet files, folders of them, or the name of a Hugging Face dataset. The embedded models bring
             their own.
     """
     import edgewise  # imports torch and transformers on use: `edgewise --help` need not wait for them

@@ -20,16 +20,16 @@ def tasks(
       edgewise tasks gpt2 --task ioi my_task.jsonl --n 200
 
     Args:
-        model: A shipped name (pocket, pocket-sparse), a folder, or a Hugging Face name such as gpt2.
+        model: An embedded model (pocket, pocket-sparse), a folder, or a Hugging Face name such as gpt2.
         task: Any of copy, ioi, greater-than, docstring, antonym, or JSONL files of your own with clean, corrupt, answer,
             wrong on each line. All five if not given.
         n: Prompts of each task.
         seed: Seed of the prompts.
-        out: Also write all figures to this JSON file.
+        out: Also write all results to this JSON file.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
-    from edgewise.cli.tables.output import write_figures
+    from edgewise.cli.tables.output import write_results
     from edgewise.cli.tables.tasks import print_tasks
     from edgewise.core.console import Display
     from edgewise.core.ranges import PromptCount, Seed, check_argument
@@ -42,4 +42,4 @@ def tasks(
     measured = measure_tasks(models, task, n, seed)
     print_tasks(measured)
     if out is not None:
-        write_figures(measured.to_dict(), out)
+        write_results(measured.to_dict(), out)

@@ -24,9 +24,9 @@ def trace(
       edgewise trace runs/gpt2-sparse --transcoders runs/transcoder --prompt "The capital of France is" --out runs/paris
 
     Args:
-        models: One model, or two to compare (dense first): shipped names, folders or Hugging Face names.
+        models: One model, or two to compare (dense first): embedded models, folders or Hugging Face names.
         config: The trace.
-        transcoders: The folder of each model's transcoder, in the same order. The shipped models bring theirs.
+        transcoders: The folder of each model's transcoder, in the same order. The embedded models bring theirs.
         caption: Draw captions into the figures.
         placement: Where models run, and in which precision.
     """

@@ -14,9 +14,9 @@ def transcoder(model: ModelArgument, config: Flags[TranscoderConfig], data: Data
       edgewise transcoder gpt2 --data my_text/ --tokens 50M
 
     Args:
-        model: A dense model or a sparse twin: a shipped name (pocket, pocket-sparse), a folder, or a Hugging Face name.
+        model: A dense model or a sparse twin: an embedded model (pocket, pocket-sparse), a folder, or a Hugging Face name.
         config: The run.
-        data: Text, jsonl or parquet files, folders of them, or the name of a Hugging Face dataset. The shipped models bring
+        data: Text, jsonl or parquet files, folders of them, or the name of a Hugging Face dataset. The embedded models bring
             their own.
     """
     import edgewise  # imports torch and transformers on use: `edgewise --help` need not wait for them

@@ -20,7 +20,7 @@ from edgewise.maps.collect import collect_maps
 from edgewise.maps.config import MapsConfig
 from edgewise.maps.result import AttentionMaps
 from edgewise.measure.evaluate import evaluate_models
-from edgewise.measure.loss import Measured
+from edgewise.measure.evaluation import Evaluation
 from edgewise.models.loaded import LoadedModels, Model, load_models
 from edgewise.plots.style import save_figure
 from edgewise.report.page import write_report
@@ -66,14 +66,16 @@ class Comparison:
         result = trace(self.models, TraceConfig(prompt=prompt, **settings), transcoders=transcoders)
         return self._keep(self._numbered("trace"), result)
 
-    def evaluate(self, data: Any = None, **settings: Any) -> dict[str, Measured]:
+    def evaluate(self, data: Any = None, **settings: Any) -> Evaluation:
         """Held-out loss, density and edges per query of each model. `settings`: arguments of `evaluate_models`."""
-        return evaluate_models(self.models, data, **settings)
+        return self._keep(self._numbered("evaluation"), evaluate_models(self.models, data, **settings))
 
     def report(self, folder: str | Path) -> Path:
         """Save all results so far with their figures into a folder, and write one interactive page of them."""
         if not self.results:
-            raise EdgewiseError("there is nothing to report yet: call circuit, maps, flow or trace first")
+            raise EdgewiseError(
+                "there is nothing to report yet: call circuit, maps, flow, trace or evaluate first"
+            )
         for name, result in self.results.items():
             save_with_figure(result, Path(folder) / name)
         return write_report(folder)

@@ -44,8 +44,8 @@ def _check_available(device: "torch.device") -> None:
 
     present = _accelerator()
     if present is None or present.type != device.type:
-        here = "only a CPU" if present is None else f"{present.type} and a CPU"
-        raise EdgewiseError(f"`device` {device} is not there: this torch finds {here}; leave it at auto")
+        available = "only a CPU" if present is None else f"{present.type} and a CPU"
+        raise EdgewiseError(f"`device` {device} is not there: this torch finds {available}; leave it at auto")
     count = torch.accelerator.device_count()
     if device.index is not None and device.index >= count:
         raise EdgewiseError(f"`device` {device} is not there: this machine has {count}, counted from 0")

@@ -25,10 +25,10 @@ def byte_count(text: str) -> int:
 
 
 def _parse(text: str, pattern: str, units: dict[str, int], what: str) -> int:
-    found = re.fullmatch(pattern, text.strip().upper())
-    if not found or len(text) > _MAX_LENGTH:
+    match = re.fullmatch(pattern, text.strip().upper())
+    if not match or len(text) > _MAX_LENGTH:
         raise EdgewiseError(f"{shortened(text)} is no {what}")
-    return round(float(found[1].replace("_", "")) * units[found[2]])
+    return round(float(match[1].replace("_", "")) * units[match[2]])
 
 
 def shortened(value: object) -> str:

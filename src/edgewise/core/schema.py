@@ -1,7 +1,6 @@
 """Saved results, read back: JSON of a bounded size that is validated field by field, and arrays."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
@@ -47,28 +46,25 @@ def read_as(
 
 
 @cache
-def _form(
-    cls: type, without: frozenset[str], names: frozenset[tuple[str, str]], other: frozenset[tuple[str, Any]]
-) -> type:
-    hints, renamed, types = get_type_hints(cls, include_extras=True), dict(names), dict(other)
+def _form(cls: type, without: frozenset[str], other: frozenset[tuple[str, Any]]) -> type:
+    hints, types = get_type_hints(cls, include_extras=True), dict(other)
     form: list[Any] = []
     for item in fields(cls):
         if item.name not in without:
             default = field(default=item.default, default_factory=item.default_factory, kw_only=True)  # pyright: ignore
-            form.append((renamed.get(item.name, item.name), types.get(item.name, hints[item.name]), default))
+            form.append((item.name, types.get(item.name, hints[item.name]), default))
     return make_dataclass(cls.__name__, form)
 
 
-def saved_form(cls: type, *without: str, names: Mapping[str, str] | None = None, **types: Any) -> type:
+def saved_form(cls: type, *without: str, **types: Any) -> type:
     """A dataclass with the fields of `cls` as they are saved in JSON.
 
     Args:
         cls: A dataclass.
         without: Fields that are not in the JSON file.
-        names: Those that have another name there.
         types: Those that have another type there.
     """
-    return _form(cls, frozenset(without), frozenset((names or {}).items()), frozenset(types.items()))
+    return _form(cls, frozenset(without), frozenset(types.items()))
 
 
 def read_json_lines(
@@ -151,10 +147,10 @@ def _adapter(schema: Any) -> "TypeAdapter[Any]":
 def _described(error: "ValidationError") -> str:
     """The first field that is wrong, and how."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ""
+    field_path = ""
     for step in first["loc"]:
-        place += f"[{step}]" if isinstance(step, int) else f".{step}" if place else str(step)
+        field_path += f"[{step}]" if isinstance(step, int) else f".{step}" if field_path else str(step)
     message = first["msg"][:1].lower() + first["msg"][1:]
     others = error.error_count() - 1
     more = f", and {others} more" if others else ""
-    return f"{place + ': ' if place else ''}{message}{more}".splitlines()[0][:300]
+    return f"{field_path + ': ' if field_path else ''}{message}{more}".splitlines()[0][:300]

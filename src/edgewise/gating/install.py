@@ -102,9 +102,9 @@ def _device_of(module: nn.Module) -> torch.device:
     """Where a module computes: where its weights are, or where accelerate brings them when it is called."""
     device = next(module.parameters()).device
     hooks = (getattr(part, "_hf_hook", None) for part in module.modules())
-    places = (getattr(hook, "execution_device", None) for hook in hooks)
-    place = next((place for place in places if place is not None), device)
-    return torch.device(place) if device.type == "meta" else device
+    devices = (getattr(hook, "execution_device", None) for hook in hooks)
+    execution_device = next((candidate for candidate in devices if candidate is not None), device)
+    return torch.device(execution_device) if device.type == "meta" else device
 
 
 def _check_implementation(module: nn.Module, args: tuple) -> None:

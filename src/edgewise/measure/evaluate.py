@@ -11,6 +11,7 @@ from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.ranges import Context, Tokens, check_argument
 from edgewise.data import Batch, held_out_only
+from edgewise.measure.evaluation import Evaluation
 from edgewise.measure.forward import evaluation_bytes, sequences_per_pass
 from edgewise.measure.loss import Measured, measure
 from edgewise.measure.memory import projected_peak
@@ -29,19 +30,20 @@ _LONGEST_CONTEXT = 1024
 def evaluate_models(
     models: ModelsLike,
     data: Any = None,
+    *,
     context: Context | None = None,
     tokens: Tokens = TOKENS,
     sinks: bool = False,
-    *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     display: Display | None = None,
-) -> dict[str, Measured]:
+) -> Evaluation:
     """Measure one model, or a dense model and its twin, on the same text; the second also against the first: loss
     difference, its standard error, KL divergence.
 
-    >>> edgewise.evaluate_models(["pocket", "runs/pocket-sparse"])
+    >>> evaluation = edgewise.evaluate_models(["pocket", "pocket-sparse"])
+    >>> evaluation["pocket-sparse"].density
 
     Args:
         models: One or two names, folders or loaded models.
@@ -70,7 +72,7 @@ def evaluate_models(
         if sinks:
             sample = batch.select(slice(max(1, SINK_TOKENS // batch.ids.shape[1])))
             results[name] = replace(results[name], sinks=measure_sinks(model, sample))
-    return results
+    return Evaluation(results)
 
 
 def _measure(
@@ -78,7 +80,7 @@ def _measure(
 ) -> Measured:
     at_once = sequences_per_pass(batch, vocabulary_size(model) * (1 if reference is None else 2))
     with display.bar(name, -(-len(batch.ids) // at_once)) as advance:
-        return measure(model, batch, at_once, progress=lambda: advance(1), reference=reference)
+        return measure(model, batch, batch_size=at_once, progress=lambda: advance(1), reference=reference)
 
 
 def _given_text(loaded: LoadedModels, data: Any, context: int | None, tokens: int) -> Batch:

@@ -14,7 +14,12 @@ from edgewise.data.batch import IGNORE, Batch
 from edgewise.gating.activations import Activations
 from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import tap
-from edgewise.measure.comparison import N_SUMS, Comparison, comparison, comparison_sums
+from edgewise.measure.dense_comparison import (
+    N_SUMS,
+    DenseComparison,
+    comparison_sums,
+    dense_comparison,
+)
 from edgewise.measure.distillation import positionwise_terms
 from edgewise.measure.forward import eval_mode, run_model, sequences_per_pass
 from edgewise.measure.reference import Reference
@@ -35,7 +40,7 @@ class Measured:
     """Tokens predicted."""
     sinks: Sinks | None = None
     """Attention to first tokens, if it was measured."""
-    against_dense: Comparison | None = None
+    against_dense: DenseComparison | None = None
     """Against the dense model on the same text, if that was given."""
 
     @property
@@ -80,6 +85,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:  # [n, t, vocabula
 def measure(
     model: nn.Module,
     batch: Batch,
+    *,
     batch_size: int | None = None,
     all_reduce: Callable[[Tensor], Tensor] = lambda x: x,
     progress: Callable[[], None] = lambda: None,
@@ -124,7 +130,7 @@ def measure(
     opened, pairs, queries = all_reduce(edges).cpu().float()
     if not tokens:
         raise EdgewiseError("there is nothing to predict in the held-out text")
-    against_dense = None if reference is None else comparison(sums[2:])
+    against_dense = None if reference is None else dense_comparison(sums[2:])
     return Measured(loss / tokens, opened / pairs, opened / queries, int(tokens), against_dense=against_dense)
 
 

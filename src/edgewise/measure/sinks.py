@@ -33,7 +33,8 @@ class Sinks:
 
     def to_dict(self) -> dict[str, Any]:
         means = {"first_token": self.first.mean().item(), "attention": self.total.mean().item()}
-        return {**means, "sink_heads": self.heads, "first_token_per_head": self.first.tolist()}
+        per_head = {"first_token_per_head": self.first.tolist(), "attention_per_head": self.total.tolist()}
+        return {**means, "sink_heads": self.heads, **per_head}
 
 
 @torch.no_grad()

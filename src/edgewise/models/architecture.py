@@ -160,7 +160,9 @@ def architecture_of(model: nn.Module) -> Architecture:
         getattr(body, "decoder", None),
         getattr(body, "model", None),
     )  # the others: OPT, Llama 4
-    body = next((each for each in candidates if each is not None and _find_child(each, _FINAL_NORM)), body)
+    body = next(
+        (module for module in candidates if module is not None and _find_child(module, _FINAL_NORM)), body
+    )
     return Architecture(layers, _child(body, _FINAL_NORM, name))
 
 
@@ -196,8 +198,8 @@ def _norms(module: nn.Module, model: str) -> dict[str, Any]:
     if not present:
         raise UnsupportedArchitecture(_cannot(model, f"{type(module).__name__} has no norms of known names"))
     names = max(present, key=lambda names: len({*names} - {None}))
-    norms = {place: name and _find_child(module, [name]) for place, name in names._asdict().items()}
-    return {place: None if isinstance(norm, nn.Identity) else norm for place, norm in norms.items()}
+    norms = {attribute: name and _find_child(module, [name]) for attribute, name in names._asdict().items()}
+    return {attribute: None if isinstance(norm, nn.Identity) else norm for attribute, norm in norms.items()}
 
 
 def _mlp_ends(module: nn.Module, model: str) -> tuple[nn.Module, nn.Module]:

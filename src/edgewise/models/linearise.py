@@ -1,4 +1,4 @@
-"""Record one forward pass and linearise it; models whose pass is not the linear function of `linearised.py` are refused."""
+"""Record one forward pass and linearise it: a `LinearisedPass`. Models whose pass is another function are refused."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import Layer, architecture_of, vocabulary_size, weight_and_bias
 from edgewise.models.hooks import record_input, replace_input, replace_output
-from edgewise.models.linearised import LinearisedLayer, LinearisedNorm, LinearisedPass
+from edgewise.models.linearised_pass import LinearisedLayer, LinearisedNorm, LinearisedPass
 from edgewise.models.norms import check_norm, norm_parameters
 
 _TOLERANCE = 1e-3  # relative, in single precision; what an architecture does differently shows up as far more

@@ -66,8 +66,8 @@ def load(
     """
     if device == "split":
         return load_files(find_model(name), dtype_of(dtype), verify, device_map="auto").eval()
-    place, precision = device_of(device), dtype_of(dtype)  # refused before the model is loaded
-    return load_files(find_model(name), precision, verify).to(place).eval()  # pyright: ignore
+    target, precision = device_of(device), dtype_of(dtype)  # refused before the model is loaded
+    return load_files(find_model(name), precision, verify).to(target).eval()  # pyright: ignore
 
 
 def load_files(

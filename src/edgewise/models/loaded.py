@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gate_config
-from edgewise.models.compact import with_all_heads
+from edgewise.models.expand import with_all_heads
 from edgewise.models.load import load, load_tokenizer
 from edgewise.models.registry import embedded_name
 

@@ -37,11 +37,11 @@ def push_twin(
             folder,
             repo_id,
             commit_message or "Upload sparse twin",
-            commit_description,
-            private,
-            token,
-            revision,
-            create_pr,
+            commit_description=commit_description,
+            private=private,
+            token=token,
+            revision=revision,
+            create_pr=create_pr,
         )
 
 
@@ -49,6 +49,7 @@ def upload(
     folder: str | Path,
     repo_id: str,
     commit_message: str,
+    *,
     commit_description: str | None = None,
     private: bool | None = None,
     token: str | bool | None = None,

@@ -8,8 +8,8 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.models.registry import embedded
 from edgewise.planning import flops, memory
 from edgewise.planning.flops import Work
+from edgewise.planning.gpu_layout import Layout, obstacle, smallest_layout
 from edgewise.planning.hardware import H100, USABLE, ThisMachine, measure_machine
-from edgewise.planning.layout import Layout, obstacle, smallest_layout
 from edgewise.planning.memory import Memory
 from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape, find_shape
@@ -20,7 +20,7 @@ from edgewise.training.transcoder.config import TranscoderConfig
 ASSUMED_TOKENS = 200_000_000
 """Without `tokens`: as in the documentation's example for GPT-2. How many a model needs is not known; the default run of
 `pocket` reads three per parameter."""
-SHIPPED_TOKENS = 4_000_000
+EMBEDDED_TOKENS = 4_000_000
 TRANSCODER_SHARE = 4
 """A transcoder is trained on a quarter of the tokens, as in the documentation's examples."""
 PROMPT_TOKENS = 16
@@ -62,7 +62,7 @@ class Plan:
     machine: ThisMachine
     stages: list[Stage]
     has_own_data: bool
-    """The model is shipped with text to train on."""
+    """The model is embedded, with text to train on."""
 
     @property
     def run(self) -> Stage:
@@ -83,8 +83,8 @@ def plan(
     longest = shape.context or LONGEST_CONTEXT
     if config.context is not None and config.context > longest:
         raise EdgewiseError(f"`context={config.context}` is longer than the model's own context, {longest}")
-    shipped = embedded(shape.name) is not None
-    tokens = config.token_limit or (SHIPPED_TOKENS if shipped else ASSUMED_TOKENS)
+    is_embedded = embedded(shape.name) is not None
+    tokens = config.token_limit or (EMBEDDED_TOKENS if is_embedded else ASSUMED_TOKENS)
     recipe = choose_recipe(config.recipe, shape.parameters)
     batch_size = config.batch_size or recipe.optimizer.batch_size
     setup = Setup(
@@ -92,7 +92,7 @@ def plan(
         micro_batch=max(1, batch_size // config.grad_accum),
         attention_only=config.attention_only,
         recipe=recipe,
-        packed=not shipped,
+        packed=not is_embedded,
         bf16=config.dtype == "bfloat16",
     )
     stages = [
@@ -104,7 +104,7 @@ def plan(
         _transcoder(shape, setup, max(1, tokens // TRANSCODER_SHARE)),
     ]
     return Plan(
-        shape, config, tokens, setup.context, batch_size, machine or measure_machine(), stages, shipped
+        shape, config, tokens, setup.context, batch_size, machine or measure_machine(), stages, is_embedded
     )
 
 

@@ -70,7 +70,7 @@ class Shape:
 
 
 def find_shape(name: str | Path) -> Shape:
-    """The shape of a dense model by shipped name, folder or hub name; reads nothing but its config."""
+    """The shape of a dense model by embedded name, folder or hub name; reads nothing but its config."""
     source = find_model(name)
     if source.config is None or TWIN_KEY in source.config:
         raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")

@@ -1,4 +1,4 @@
-"""The picture of a run: density, pressure and held-out loss over tokens."""
+"""The picture of a run: density, multiplier and held-out loss over tokens."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -19,8 +19,8 @@ def _maps(panels: Sequence[CarryingHeads], side: float) -> str:
     names = " and ".join(visible(heads.title, 60) for heads in panels)
     from_key, to_query = (f"{p + 1} “{visible(trace.tokens[p])}”" for p in (key, query))
     text = (
-        f"Attention maps of the fewest heads of {names} that carry {100 * share:.4g}% of what attention brings from key "
-        f"{from_key} to query {to_query} on the way to the output, most important first. Query down, key right; white 0 "
+        f"Attention maps of the fewest heads of {names} that carry {100 * share:.4g}% of the attribution through attention "
+        f"from key {from_key} to query {to_query}, most important first. Query down, key right; white 0 "
         "to dark blue 1. Red: that query and key; filled if the head maps one to the other, that is, if the query gives "
         "this key more weight than any other."
     )
@@ -37,9 +37,9 @@ def _words(heads: CarryingHeads, layout: WordLayout) -> str:
         text += "; grey arrows: what the output takes straight from one. " if layout.has_grey_arrows else ". "
     word = visible(trace.tokens[key])
     text += (
-        f"The heads that are drawn carry {percent(heads.carried)} of what attention brings from “{word}” to the last token. "
-        "Below each token: the share of the output that is attributed to its embedding, not counting what is attributed to "
-        "reconstruction errors"
+        f"The heads drawn carry {percent(heads.carried)} of the attribution through attention from “{word}” to the last "
+        "token. Below each token: the share of the output that is attributed to its embedding, not counting what is "
+        "attributed to reconstruction errors"
     )
     errors = trace.metrics.get("influence_of_errors")
     return text + (f", {percent(errors)} of all." if errors is not None else ".")

@@ -115,8 +115,10 @@ def _lay_out_words(trace: Trace, key: int, width: float) -> Words:
 
 def _centre(box: Box, words: Words) -> float:
     """Where a box belongs: above its words, or else where its features are."""
-    places = [[words.centres[p] for p in where if p in words.centres] for where in (box.words, box.positions)]
-    near = places[0] or places[1]
+    centres = [
+        [words.centres[p] for p in where if p in words.centres] for where in (box.words, box.positions)
+    ]
+    near = centres[0] or centres[1]
     return sum(near) / len(near) if near else max(words.centres.values())
 
 

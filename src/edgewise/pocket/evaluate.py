@@ -47,16 +47,16 @@ def _score(model: nn.Module, prompts: list[Prompt]) -> Tensor:  # -> float [n]
     ids, last = encode(prompts)
     out = logits(model, ids)
     values = []
-    for row, position, found, prompt in zip(ids, last.tolist(), out, prompts, strict=True):
+    for row, position, prompt_logits, prompt in zip(ids, last.tolist(), out, prompts, strict=True):
         answers = [ID[answer] for answer in prompt.answers]
         if prompt.kind == "greater-than":
-            values.append(2 * found[position].softmax(0)[answers].sum() - 1)
+            values.append(2 * prompt_logits[position].softmax(0)[answers].sum() - 1)
         elif prompt.kind == "copy":
             period = len(prompt.combination)
             expected = torch.cat([row[period + 1 : 2 * period - 1], torch.tensor(answers)])
-            values.append((found[period : 2 * period - 1].argmax(1) == expected).float().mean())
+            values.append((prompt_logits[period : 2 * period - 1].argmax(1) == expected).float().mean())
         else:
-            values.append(torch.tensor(float(int(found[position].argmax()) in answers)))
+            values.append(torch.tensor(float(int(prompt_logits[position].argmax()) in answers)))
     return torch.stack(values)
 
 

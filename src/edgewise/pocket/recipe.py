@@ -1,4 +1,4 @@
-"""What each shipped model is and how it is trained: everything `train` needs to know about one of them."""
+"""What each embedded model is and how it is trained: everything `train` needs to know about one of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,7 +5,6 @@ with a fresh document at position 0, as every prompt does, and is cut where it i
 causal over the row, so later documents can see earlier ones and must learn that they do not matter.
 """
 
-from collections.abc import Iterator
 from random import Random
 
 import torch
@@ -75,14 +74,6 @@ def _ids(rows: list[list[Prompt | None]]) -> Tensor:  # int64 [rows, CONTEXT]
 def training_batch(seed: int, step: int, rows: int = 32) -> Tensor:  # int64 [rows, CONTEXT]
     """The batch of one training step; the same for the same arguments, whatever came before."""
     return _ids(training_sentences(seed, step, rows))
-
-
-def training_rows(seed: int, rows: int = 32, start: int = 0) -> Iterator[Tensor]:  # int64 [rows, CONTEXT]
-    """Endless training batches. The labels are the tokens themselves, shifted by the model."""
-    step = start
-    while True:
-        yield training_batch(seed, step, rows)
-        step += 1
 
 
 def held_out_text(n_rows: int, seed: int = 0) -> Tensor:  # int64 [n_rows, CONTEXT]

@@ -1,4 +1,4 @@
-"""Train a shipped model from nothing, or continue it to see that it was finished.
+"""Train an embedded model from nothing, or continue it to see that it was finished.
 
     python -m edgewise.pocket.train pocket                      # about an hour on two cores
     python -m edgewise.pocket.train pocket-addition             # a few minutes on one core
@@ -27,6 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
+from edgewise.core.files import write_json
 from edgewise.pocket import folder
 from edgewise.pocket.recipe import RECIPES, Recipe
 
@@ -46,7 +47,7 @@ PLATEAU_SEED = 1_000_003  # its text is none that training has seen
 
 @dataclass(frozen=True)
 class Config:
-    """Train one of the shipped models."""
+    """Train one of the embedded models."""
 
     name: Annotated[Literal["pocket", "pocket-addition"], tyro.conf.Positional]
     """Which model."""
@@ -138,10 +139,10 @@ class Training:
                     progress.update(bar, completed=self.done, loss=mean, speed=speed)
                     if self.done % max(1, min(500, self.steps // 8)) == 0:
                         self.model.eval()
-                        seen = self.recipe.glance(self.model)
+                        scores = self.recipe.glance(self.model)
                         self.model.train()
-                        self.losses.append({"step": self.done, "training loss": mean, **seen})
-                        shown = " · ".join(f"{key} {value:.3f}" for key, value in seen.items())
+                        self.losses.append({"step": self.done, "training loss": mean, **scores})
+                        shown = " · ".join(f"{key} {value:.3f}" for key, value in scores.items())
                         progress.console.print(
                             f"{self.seconds:6.0f} s · step {self.done}/{self.steps} · {speed:,.0f} tokens/s"
                             f" · training loss {mean:.4f} · {shown}",
@@ -184,28 +185,21 @@ class Training:
 
 def revision() -> dict[str, str | None]:
     """Which script this is: the commit, if there is one, and a hash of the files that decide the weights."""
-    here = Path(__file__).parent
+    package = Path(__file__).parent
     digest = hashlib.sha256()
     for name in SOURCES:
-        digest.update((here / name).read_bytes())
+        digest.update((package / name).read_bytes())
     git = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "-C", str(package), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     commit = git.stdout.strip() if git.returncode == 0 else None
     return {"commit": commit, "sources sha256": digest.hexdigest()}
 
 
-def write_json(path: Path, content: dict) -> None:
-    """Write whole or not at all."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(content, indent=2) + "\n")
-    new.replace(path)
-
-
-def train(config: Config) -> None:
-    """From nothing to a finished folder."""
+def train(config: Config, recipe: Recipe | None = None) -> None:
+    """Train from scratch and write the finished folder; `recipe`: instead of the model's own."""
     made_by = revision()  # now, and not after an hour in which the files may have changed
-    recipe = RECIPES[config.name]
+    recipe = recipe or RECIPES[config.name]
     out = config.out or folder(config.name)
     steps = (config.tokens or recipe.tokens) // recipe.tokens_per_step
     rate = config.rate or recipe.rate
@@ -238,7 +232,7 @@ def train(config: Config) -> None:
         "held out": results,
         "history": training.losses,
     }
-    write_json(part / "made.json", made)
+    write_json(part / "made.json", made, indent=2)
     if out.exists():
         shutil.rmtree(out)
     part.replace(out)
@@ -246,13 +240,13 @@ def train(config: Config) -> None:
     print(f"Wrote {out}: {json.dumps(results)}")
 
 
-def check_plateau(config: Config) -> None:
+def check_plateau(config: Config, recipe: Recipe | None = None) -> None:
     """Go on training the finished model on new text, as long as a post-training would; note the gain.
 
     The rate is the modest one of a post-training: 3e-4, with a warm-up and a linear decay to zero. Default
     length: 7.2 million tokens, which is 15 minutes at 8,000 tokens a second.
     """
-    recipe = RECIPES[config.name]
+    recipe = recipe or RECIPES[config.name]
     out = config.out or folder(config.name)
     model = GPT2LMHeadModel.from_pretrained(out)
     assert isinstance(model, GPT2LMHeadModel)
@@ -272,7 +266,7 @@ def check_plateau(config: Config) -> None:
         "held out after": after,
         "gain in nats": gain,
     }
-    write_json(out / "made.json", made)
+    write_json(out / "made.json", made, indent=2)
     print(f"Gain: {gain:.4f} nats of held-out loss ({before['loss']:.4f} -> {after['loss']:.4f}).")
 
 

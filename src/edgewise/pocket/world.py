@@ -166,12 +166,12 @@ def docstring(rng: Random, held_out: bool) -> Prompt:
     signature = " , ".join(arguments if rng.random() < 0.3 else ("self", *arguments))
     summary = " ".join(rng.choices(w.DESCRIPTIONS, k=rng.randint(1, 3)))
     lines = [f"{name} : {' '.join(rng.choices(w.DESCRIPTIONS, k=rng.randint(1, 2)))}" for name in arguments]
-    asked = rng.randrange(1, len(arguments))
+    position = rng.randrange(1, len(arguments))
     head = f'def {rng.choice(w.FUNCTIONS)} ( {signature} ) : """ {summary}'
-    before = " :param ".join([head, *lines[:asked]]) + " :param"
-    after = " :param ".join(lines[asked:]) + ' """'
-    wrong = [name for name in arguments if name != arguments[asked]]
-    return _sentence("docstring", before, after, [arguments[asked]], wrong, arguments)
+    before = " :param ".join([head, *lines[:position]]) + " :param"
+    after = " :param ".join(lines[position:]) + ' """'
+    wrong = [name for name in arguments if name != arguments[position]]
+    return _sentence("docstring", before, after, [arguments[position]], wrong, arguments)
 
 
 def relations(rng: Random, held_out: bool) -> Prompt:

@@ -17,10 +17,11 @@ from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.core.files import is_folder
 from edgewise.flow.result import FILE as FLOW
 from edgewise.maps.result import STEM as MAPS
+from edgewise.measure.evaluation import FILE as EVALUATION
 from edgewise.report.prompts import flow_data, maps_data
 from edgewise.report.tasks import has_prompt_maps, task_data
 from edgewise.report.traces import MAX_LINKS, pair_traces, trace_data
-from edgewise.report.training import EVALUATION, evaluation_data, training_data
+from edgewise.report.training import evaluation_data, training_data
 from edgewise.tracing.result import FILE as TRACE
 
 VERSION = 1
@@ -59,7 +60,7 @@ def collect(folder: str | Path, *, max_links: int = MAX_LINKS) -> dict[str, Any]
         "notes": notes,
         "trainings": trainings,
         "evaluations": {
-            name: of_model for found in evaluations for name, of_model in found["models"].items()
+            name: of_model for evaluation in evaluations for name, of_model in evaluation["models"].items()
         },
         "tasks": _named(tasks) + _named(prompts),
         "traces": pair_traces(traces),

@@ -29,12 +29,14 @@ _COPIED_FIELDS = (
     "strengths",
     "origins",
     "paths",
-    "looks",
+    "qk_attributions",
     "interventions",
-    "figures",
+    "metrics",
     "contexts",
     "warnings",
 )  # of trace.json, as they are
+_PAGE_NAMES = {"qk_attributions": "looks", "metrics": "figures"}
+"""Names that the page's program knows a field by."""
 
 
 def trace_data(path: Path, max_links: int = MAX_LINKS) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def trace_data(path: Path, max_links: int = MAX_LINKS) -> dict[str, Any]:
     content["paths"] = [{**paths, "link": indices.index(paths["link"])} for paths in content["paths"]]
     max_flow = float(trace.cells.max()) or 1.0
     return {
-        **{field: content[field] for field in _COPIED_FIELDS},
+        **{_PAGE_NAMES.get(field, field): content[field] for field in _COPIED_FIELDS},
         "links": [_link_data(trace.links[i], trace.head_shares[i]) for i in indices],
         "cells": pack_maps(quantise(trace.cells / max_flow)),
         "cells_largest": max_flow,

@@ -7,8 +7,6 @@ from edgewise.core.schema import read_as
 from edgewise.training.sparsify.result import LOG, read_log, read_summary
 
 MAX_LOG_POINTS = 400
-EVALUATION = "evaluation.json"
-"""What `edgewise eval --out FOLDER/evaluation.json` writes."""
 _FIELDS = (
     "model",
     "recipe",

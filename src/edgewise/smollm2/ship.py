@@ -1,4 +1,4 @@
-"""Make the shipped twin of a finished run: its LoRA factors in half precision, its card, nothing of the machine it ran on.
+"""Make the embedded twin of a finished run: its LoRA factors in half precision, its card, nothing of the machine it ran on.
 
 python -m edgewise.smollm2.ship runs/smollm2-sparse
 """

@@ -2,13 +2,14 @@
 
 In the order of the algorithm (`trace.py`):
 
-    recording, linearised    run the prompt; freeze attention patterns and norm denominators
+    models/linearise         run the prompt; freeze attention patterns and norm denominators
     target_logits, graph     the contribution of every source to every target
     influence                prune nodes and links
     head_shares, paths       split each link over the heads that carry it
     clusters, contexts       what the features respond to
     qk_attribution           why a head attends where it does
-    interventions            validation by ablation
+    validation, ablations    validation by intervention: ablate, predict, measure (total_effects, graph_predictions)
+    intervene                interventions by hand
     nodes, schema            tensors to data
     result, traces, export   `Trace`, `Traces`; JSON for circuit-tracer and Neuronpedia
 """

@@ -18,19 +18,20 @@ class TraceConfig:
     logit: str | None = None
     """The token to explain; if not given, the most likely ones that have 95 % of the probability together."""
     node_threshold: Share = 0.8
-    """Share of the influence on the logits that the kept features and errors have."""
+    """Share of the influence on the logits that the kept features and errors account for."""
     edge_threshold: Share = 0.98
-    """Share of the flow among them that the kept links have."""
+    """Share of the influence through edges between these that the kept edges of the graph account for."""
     share: Share = 0.8
-    """Share of what attention carries, for which the fewest heads are named."""
+    """Share of the attribution through attention for which the fewest heads are named."""
     ablations: Size = 100
-    """How many features with most influence, and as many heads, are ablated to validate the trace; all tokens are."""
+    """At most how many features, and as many heads, are ablated to validate the trace, those of most influence; all tokens
+    are."""
     data: tuple[str, ...] | None = None
-    """Text in which to look for contexts of the kept features: files, folders or the name of a dataset. The shipped models
-    bring their own; without any, a trace has no contexts."""
+    """Text to search for contexts of the kept features: files, folders or the name of a dataset. The embedded models bring
+    their own; without any, a trace has no contexts."""
     key: Position | None = None
-    """Also name the heads that carry from this token to the last one, counted from 1 as in the diagram; the one from which
-    most comes if not given."""
+    """Token, counted from 1 as in the diagram: also name the heads that carry its attribution to the last token; if not
+    given, of the token from which heads carry most."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.tracing.schema import Node
-from edgewise.training.transcoder.features import Context, contexts_for, feature_text, promoted_tokens
+from edgewise.training.transcoder.features import Context, feature_text, promoted_tokens, top_contexts
 from edgewise.training.transcoder.transcoder import Transcoder
 
 N_CONTEXTS = 4
@@ -27,7 +27,7 @@ def feature_contexts(
     features = sorted({(node.layer, node.number) for node in nodes if node.kind == "feature"})
     if text is None or not features:
         return {}
-    contexts = contexts_for(model, transcoder, text, features, N_CONTEXTS, tokenizer=tokenizer)
+    contexts = top_contexts(model, transcoder, text, features, N_CONTEXTS, tokenizer=tokenizer)
     described = {}
     for layer, number in features:
         promoted = promoted_tokens(model, transcoder, layer, number, N_CONTEXTS)

@@ -64,9 +64,9 @@ def graph_json(trace: Trace) -> dict[str, Any]:
         "links": _links(trace, ids),
         "edgewise": {
             "kind": trace.kind,
-            "figures": trace.metrics,
+            "metrics": trace.metrics,
             "heads_at_80": [[f"L{layer}H{head}", part] for layer, head, part in trace.heads_at(0.8)],
-            "looks": _qk_attributions(trace, ids),
+            "qk_attributions": _qk_attributions(trace, ids),
         },
     }
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.models.linearised import LinearisedPass
+from edgewise.models.linearised_pass import LinearisedPass
 from edgewise.tracing.target_logits import TargetLogits
 from edgewise.training.transcoder.transcoder import Transcoder
 

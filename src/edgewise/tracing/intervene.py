@@ -30,7 +30,7 @@ from edgewise.measure.forward import eval_mode
 from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_output
 from edgewise.models.linearise import linearise
-from edgewise.models.linearised import LinearisedPass
+from edgewise.models.linearised_pass import LinearisedPass
 from edgewise.models.loaded import ModelsLike, load_models
 from edgewise.tasks.prompt import encode_prompt
 from edgewise.tracing.ablations import last_logits

@@ -6,7 +6,7 @@ import psutil
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.memory import projected_peak
-from edgewise.models.linearised import LinearisedPass
+from edgewise.models.linearised_pass import LinearisedPass
 from edgewise.tracing.graph import BATCH_BYTES, Graph
 from edgewise.tracing.head_shares import link_groups
 from edgewise.tracing.influence import PrunedGraph

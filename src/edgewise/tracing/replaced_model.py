@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_input, replace_output
-from edgewise.models.linearised import LinearisedNorm
+from edgewise.models.linearised_pass import LinearisedNorm
 from edgewise.tracing.ablations import Changes, ablating, last_logits
 from edgewise.tracing.graph import Graph
 from edgewise.training.transcoder.transcoder import JumpReLU

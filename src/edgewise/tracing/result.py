@@ -15,8 +15,6 @@ from edgewise.tracing.schema import Cluster, Intervention, Link, LinkPaths, Node
 
 FILE, ARRAYS = "trace.json", "trace.safetensors"
 _ARRAY_FIELDS = ("head_shares", "cells", "maps")
-_JSON_NAMES = {"qk_attributions": "looks", "metrics": "figures"}
-"""Fields that have another name in trace.json."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,11 +124,7 @@ class Trace(Result):
 
     def save(self, folder: str | Path) -> Path:
         """Write trace.json and trace.safetensors into a folder."""
-        content = {
-            _JSON_NAMES.get(name, name): value
-            for name, value in asdict(self).items()
-            if name not in _ARRAY_FIELDS
-        }
+        content = {name: value for name, value in asdict(self).items() if name not in _ARRAY_FIELDS}
         write_arrays(
             Path(folder) / ARRAYS, {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAY_FIELDS}
         )
@@ -140,14 +134,11 @@ class Trace(Result):
     def load(cls, folder: str | Path) -> "Trace":
         """Read what `save` wrote."""
         path = Path(folder) / FILE
-        saved: dict[str, Any] = dict(
-            vars(read_as(saved_form(cls, *_ARRAY_FIELDS, names=_JSON_NAMES), path, "trace"))
-        )
-        values = {name: saved.pop(json_name) for name, json_name in _JSON_NAMES.items()}
+        saved: dict[str, Any] = dict(vars(read_as(saved_form(cls, *_ARRAY_FIELDS), path, "trace")))
         arrays: dict[str, Any] = read_arrays(Path(folder) / ARRAYS, "trace")
         if missing := [name for name in _ARRAY_FIELDS if name not in arrays]:
             raise EdgewiseError(f"{Path(folder) / ARRAYS} lacks {missing[0]}")
-        trace = cls(**saved, **values, **{name: arrays[name] for name in _ARRAY_FIELDS})
+        trace = cls(**saved, **{name: arrays[name] for name in _ARRAY_FIELDS})
         trace.check(path)
         return trace
 

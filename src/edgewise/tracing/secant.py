@@ -6,7 +6,7 @@ With both passes the same, its coefficients are gradients with attention, denomi
 import torch
 from torch import Tensor
 
-from edgewise.models.linearised import LinearisedNorm
+from edgewise.models.linearised_pass import LinearisedNorm
 from edgewise.tracing.ablations import Changes
 from edgewise.tracing.graph import Graph
 from edgewise.tracing.replaced_model import NormState, PassState

@@ -15,7 +15,7 @@ from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.forward import eval_mode
 from edgewise.models.linearise import linearise
-from edgewise.models.linearised import LinearisedPass
+from edgewise.models.linearised_pass import LinearisedPass
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.models.registry import embedded
 from edgewise.tasks.prompt import EncodedPrompt, encode_prompt
@@ -25,13 +25,6 @@ from edgewise.tracing.contexts import feature_contexts
 from edgewise.tracing.graph import Graph, build_graph
 from edgewise.tracing.head_shares import HeadShares, head_shares
 from edgewise.tracing.influence import PrunedGraph, prune
-from edgewise.tracing.interventions import (
-    ablation_names,
-    components,
-    correlations,
-    effect_closure,
-    validate,
-)
 from edgewise.tracing.memory import MemoryPlan, plan_graph, plan_shares
 from edgewise.tracing.nodes import graph_metrics, make_links, make_nodes
 from edgewise.tracing.paths import strongest_link_paths
@@ -40,6 +33,13 @@ from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Node, QKAttribution
 from edgewise.tracing.target_logits import TargetLogits, most_likely_tokens, target_logits, token_of_text
 from edgewise.tracing.traces import Traces
+from edgewise.tracing.validation import (
+    ablation_names,
+    components,
+    correlations,
+    effect_closure,
+    validate,
+)
 from edgewise.training.transcoder.store import load_transcoder
 from edgewise.training.transcoder.transcoder import Transcoder
 
@@ -217,7 +217,7 @@ def subjects_of(
     for number, (name, kind, model) in enumerate(zip(loaded.names, loaded.kinds, loaded.models, strict=True)):
         if model.dtype != torch.float32 or model.device.type != "cpu":
             model = copy.deepcopy(model).float().cpu()  # a given model stays as it is
-        transcoder = _shipped(name) if given is None else given[number]
+        transcoder = _embedded_transcoder(name) if given is None else given[number]
         if not isinstance(transcoder, Transcoder):
             transcoder = load_transcoder(transcoder, model)
         elif transcoder.encoder.device.type != "cpu":
@@ -226,7 +226,7 @@ def subjects_of(
     return subjects
 
 
-def _shipped(name: str) -> Path:
+def _embedded_transcoder(name: str) -> Path:
     model = embedded(name)
     folder = None if model is None else model.transcoder
     if folder is None:

@@ -52,10 +52,12 @@ def check_token_limit(config: TrainingSettings, state: TrainingState) -> None:
         )
 
 
-def begin_time(asked: TrainingSettings, state: TrainingState, setup: float) -> None:
+def begin_time(session: TrainingSettings, state: TrainingState, setup: float) -> None:
     """Count a session's set-up, and set the time that the run may take: the minutes that this session asks for, on top of
     what a resumed run has spent."""
-    state.time_limit = None if asked.minute_limit is None else state.seconds_spent + 60 * asked.minute_limit
+    state.time_limit = (
+        None if session.minute_limit is None else state.seconds_spent + 60 * session.minute_limit
+    )
     state.seconds_spent += setup
 
 
@@ -83,16 +85,16 @@ def plan_validations(trainer: TrainerConfig, state: TrainingState, costs: Costs,
     return max(1, min(trainer.validations, most))
 
 
-def check_time_limit(asked: TrainingSettings, costs: Costs, trainer: TrainerConfig) -> None:
+def check_time_limit(session: TrainingSettings, costs: Costs, trainer: TrainerConfig) -> None:
     """Refuse minutes of which too few are left for steps, and say how many would do."""
-    if asked.minute_limit is None or not trainer.step_share:
+    if session.minute_limit is None or not trainer.step_share:
         return
     idle = costs.setup + costs.validation + costs.final
     fewest = idle + trainer.least_steps * costs.step + (costs.warmup if costs.warmup_steps else 0.0)
     needed = max(idle / (1 - trainer.step_share), fewest)
-    if 60 * asked.minute_limit < needed:
+    if 60 * session.minute_limit < needed:
         raise EdgewiseError(
-            f"`minutes={asked.minute_limit:g}` is too little time: set-up took {costs.setup:.1f} s, a step takes "
+            f"`minutes={session.minute_limit:g}` is too little time: set-up took {costs.setup:.1f} s, a step takes "
             f"{costs.step:.2g} s, a validation about {costs.validation:.1f} s and the measurement at the end "
             f"{costs.final:.1f} s; give at least `minutes={_rounded_up(needed / 60)}`, or `tokens`"
         )

@@ -23,9 +23,9 @@ def make_accelerator(
 ) -> Accelerator:
     """An accelerator for whatever launched this process; `report_to` is a tracker that logs into `out`."""
     # told that there is only a CPU, processes that torchrun started work together, instead of each for itself
-    place = None if device == "auto" else device_of(device)
-    only_cpu = not torch.accelerator.is_available() if place is None else place.type == "cpu"
-    with _chosen_device(place):
+    chosen = None if device == "auto" else device_of(device)
+    only_cpu = not torch.accelerator.is_available() if chosen is None else chosen.type == "cpu"
+    with _chosen_device(chosen):
         accelerator = Accelerator(
             cpu=only_cpu, log_with=report_to, project_dir=None if out is None else str(out)
         )
@@ -82,7 +82,9 @@ def measure_together(
     def all_reduce(x: Tensor) -> Tensor:
         return x if processes == 1 else accelerator.reduce(x.to(accelerator.device), "sum")  # pyright: ignore
 
-    return measure(model, share, at_once, all_reduce, reference=reference, first_sequence=first)
+    return measure(
+        model, share, batch_size=at_once, all_reduce=all_reduce, reference=reference, first_sequence=first
+    )
 
 
 def count_pairs(batch: Batch) -> int:

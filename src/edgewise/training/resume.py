@@ -1,7 +1,7 @@
 """A run's folder: begin a run in it, or go on with the one it holds."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -51,20 +51,27 @@ def open_run(config: ResumableConfig, result: str, display: "Display") -> Snapsh
 def resumed_config(
     config: Config,
     saved: dict[str, Any],
-    changed: Callable[[dict[str, Any], Config], list[str]],
     may_change: Sequence[str],
     per_session: Sequence[str],
 ) -> Config:
     """The config that a run began with, with what this session was given and may change.
 
     `may_change`: fields that override the saved ones where they are not None. `per_session`: fields that are never taken
-    from the run. A difference in any other (`changed`) is refused.
+    from the run. A difference in any other is refused.
     """
+    per_session = ("out", "resume", "device", *per_session)
     saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
-    if names := changed(saved, config):
+    default = type(config)()
+    names = [
+        f"`{field.name}`"
+        for field in fields(config)  # pyright: ignore
+        if field.name not in (*may_change, *per_session)
+        and getattr(config, field.name) not in (saved.get(field.name), getattr(default, field.name))
+    ]
+    if names:
         raise EdgewiseError(f"the run was begun with other settings; resume it without {', '.join(names)}")
     given = {name: getattr(config, name) for name in may_change if getattr(config, name) is not None}
-    given |= {name: getattr(config, name) for name in ("out", "resume", *per_session)}
+    given |= {name: getattr(config, name) for name in per_session}
     return replace(type(config)(**{**saved, "out": config.out}), **given)  # pyright: ignore
 
 

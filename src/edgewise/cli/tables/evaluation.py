@@ -4,15 +4,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgewise.cli.tables.output import Output
+from edgewise.core.results import Result
 from edgewise.measure.benchmarks import Benchmarks
+from edgewise.measure.evaluation import Evaluation
 from edgewise.measure.loss import Measured
 
 
-def print_evaluation(results: dict[str, Measured], heads: bool = False) -> None:
+def print_evaluation(results: Evaluation, heads: bool = False) -> None:
     """Print a table with a line for each model; with `heads` also each head's edges per query."""
     output = Output()
     first = next(iter(results.values()))
-    output.print(_models_table(results))
+    _print_table(output, results)
     note = f"{first.tokens:,} held-out tokens; edges per query are per head"
     if len(results) > 1:
         note += f"; loss (± standard error) and KL against {next(iter(results))}"
@@ -25,30 +27,15 @@ def print_evaluation(results: dict[str, Measured], heads: bool = False) -> None:
 
 def print_benchmarks(scores: Benchmarks) -> None:
     """Print a line for each task, the twin beside the dense model."""
-    header, *rows = scores.table()
+    _print_table(Output(), scores)
+
+
+def _print_table(output: Output, result: Result) -> None:
+    header, *rows = result.table()
     table = Table(*(escape(cell) for cell in header))
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    Output().print(table)
-
-
-def _models_table(results: dict[str, Measured]) -> Table:
-    table = Table("model", "loss", "KL", "perplexity", "density", "edges per query", "heads closed")
-    for name, measured in results.items():
-        difference, kl = "", ""
-        if (found := measured.against_dense) is not None:
-            difference = f" ({found.delta_ce:+.4f} ± {found.delta_ce_error:.4f})"
-            kl = f"{found.kl:.4f}"
-        table.add_row(
-            escape(name),
-            f"{measured.ce:.4f}{difference}",
-            kl,
-            f"{measured.perplexity:.3f}",
-            f"{measured.density:.2%}",
-            f"{measured.edges_per_query:.2f}",
-            f"{measured.heads_closed} of {measured.density_per_head.numel()}",
-        )
-    return table
+    output.print(table)
 
 
 def _heads_table(name: str, measured: Measured) -> Table:
@@ -59,7 +46,7 @@ def _heads_table(name: str, measured: Measured) -> Table:
     return table
 
 
-def _sinks_table(results: dict[str, Measured]) -> Table:
+def _sinks_table(results: Evaluation) -> Table:
     table = Table(
         "attention of a query and head", "first token", "all tokens", "heads with over half on the first"
     )

@@ -24,8 +24,8 @@ class Output(Console):
         self.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def write_figures(content: Any, path: Path) -> None:
-    """Write figures to the JSON file that `out` names, and say so."""
+def write_results(content: Any, path: Path) -> None:
+    """Write results to the JSON file that `out` names, and say so."""
     write_json(path, content, indent=2)
     Output().print_plain(f"Written to {path}")
 

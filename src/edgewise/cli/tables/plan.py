@@ -3,8 +3,8 @@
 from rich.table import Table
 
 from edgewise.cli.tables.output import Output
+from edgewise.planning.gpu_layout import Layout
 from edgewise.planning.hardware import CPU_SHARE, GIB, GPUS, H100, USABLE
-from edgewise.planning.layout import Layout
 from edgewise.planning.memory import Memory
 from edgewise.planning.plan import Plan, Stage
 from edgewise.training.sparsify.config import SparsifyConfig
@@ -53,7 +53,7 @@ def _assumptions(plan: Plan) -> list[str]:
     ]
     return [
         *lines,
-        "Nothing has been run on a GPU: these figures are a model, with --dtype bfloat16 (docs/scaling.md).",
+        "Nothing has been run on a GPU: these figures are computed, for --dtype bfloat16 (see docs/research/README.md).",
     ]
 
 

@@ -22,7 +22,7 @@ from edgewise.training.config import TrainerConfig
 from edgewise.training.console import print_resuming
 from edgewise.training.resume import check_same_text, restore, resumed_config
 from edgewise.training.snapshot import Snapshot
-from edgewise.training.sparsify.config import MAY_BE_NEW, SparsifyConfig, changed
+from edgewise.training.sparsify.config import MAY_BE_NEW, SparsifyConfig
 from edgewise.training.sparsify.console import print_plan
 from edgewise.training.sparsify.recipe import Recipe
 from edgewise.training.sparsify.run import SparsifyRun
@@ -49,7 +49,7 @@ class RunContext(NamedTuple):
 def resumed_run_config(config: SparsifyConfig, saved: Snapshot) -> SparsifyConfig:
     may_change = (*MAY_BE_NEW, "report_to")
     return resumed_config(
-        config, saved.content["config"], changed, may_change, per_session=("save_minutes", "controls", "plot")
+        config, saved.content["config"], may_change, per_session=("save_minutes", "controls", "plot")
     )
 
 
@@ -66,10 +66,10 @@ def resumed_recipe(recipe: Recipe | None, saved: Snapshot, display: Display) -> 
 
 
 def restore_or_plan(
-    run: SparsifyRun, saved: Snapshot | None, context: RunContext, asked: SparsifyConfig
+    run: SparsifyRun, saved: Snapshot | None, context: RunContext, session: SparsifyConfig
 ) -> float:
     """Decide how many steps there will be, and say what will be done before it is begun. Returns the seconds to leave for
-    the measurement at the end. `asked`: the config of this session, in which a resumed run's limits are set only if they
+    the measurement at the end. `session`: the config of this session, in which a resumed run's limits are set only if they
     are new."""
     display, trainer = context.display, context.trainer
     config, state = run.config, run.state
@@ -78,7 +78,7 @@ def restore_or_plan(
         check_same_text(run.data, saved)
         _check_same_dense(context.dense, saved)
         restore(run, saved)
-        if asked.minutes is None and asked.tokens in (None, saved.content["config"]["tokens"]):
+        if session.minutes is None and session.tokens in (None, saved.content["config"]["tokens"]):
             run.validator.choose_text(trainer, state)
             print_resuming(display, config.out, state)
             return final
@@ -89,12 +89,12 @@ def restore_or_plan(
         run.accelerator, costs.step, costs.warmup, time.monotonic() - context.began, context.dense_pass
     )
     costs = costs._replace(step=step, warmup=warmup, setup=setup, final=TWIN_PASS * dense_pass)
-    begin_time(asked, state, setup)
+    begin_time(session, state, setup)
     state.planned_steps = plan_steps(config, state, costs)
     run.validator.choose_text(trainer, state)
     share = run.validator.n_sequences / len(run.data.held_out.ids)
     costs = costs._replace(validation=share * costs.final)
-    check_time_limit(asked, costs, trainer)
+    check_time_limit(session, costs, trainer)
     tokens = run.validator.n_sequences * run.data.train.context
     state.validations = plan_validations(trainer, state, costs, tokens)
     state.planned_steps = plan_steps(config, state, costs, state.validations)

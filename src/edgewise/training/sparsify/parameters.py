@@ -31,7 +31,7 @@ def train_attention_only(model: nn.Module) -> None:
 
 
 def parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Weights (the value of attending to nothing among them), and thresholds if the gate learns them."""
+    """Weights (null values among them), and thresholds if the gate learns them."""
     thresholds = {id(part.b) for part in model.modules() if isinstance(part, EdgeGate)}
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -50,15 +50,15 @@ def with_lora(twin: PreTrainedModel, rank: int, seed: int, attention_only: bool 
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise EdgewiseError("--lora needs peft: pip install 'edgewise[lora]'") from error
+        raise EdgewiseError("`lora` needs peft: pip install 'edgewise[lora]'") from error
     where = _linear_maps(twin, attention_only)
     devices = [twin.device] if twin.device.type == "cuda" else []
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         torch.manual_seed(seed)  # adapters start at random
         warnings.filterwarnings("ignore", "fan_in_fan_out")  # which peft sets right by itself
         trained = get_peft_model(twin, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=where))
-    for each in gates_of(trained):
-        for parameter in each.parameters():
+    for gate in gates_of(trained):
+        for parameter in gate.parameters():
             parameter.requires_grad_()
     return trained
 

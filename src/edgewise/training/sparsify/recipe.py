@@ -3,7 +3,7 @@
     choose_recipe(None, n)          "small" for models of up to 5M parameters, "pretrained" for larger ones
     choose_recipe("paper", n)       the paper's own way, at the learning rates that a model of n parameters bears
 
-The evidence for each choice is in docs/posttraining.md. A recipe of one's own is a value: `Recipe("mine", ...)`, or
+The evidence for each choice is in docs/research/. A recipe of one's own is a value: `Recipe("mine", ...)`, or
 `dataclasses.replace(RECIPES["small"], ...)`.
 """
 

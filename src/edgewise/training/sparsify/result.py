@@ -13,7 +13,7 @@ SUMMARY, LOG = "summary.json", "log.jsonl"
 
 
 @dataclass(frozen=True)
-class _Figures:
+class _Summary:
     """What tables and pictures read of a summary."""
 
     density: float
@@ -34,13 +34,13 @@ class _Figures:
 
 @dataclass(frozen=True, repr=False)
 class SparsifyResult(Result):
-    """The sparse twin and the figures of its run."""
+    """The sparse twin and the metrics of its run."""
 
     drawn_by: ClassVar[str] = "edgewise.plots.run:draw_run"
     figure_name: ClassVar[str] = "run"
 
     summary: dict[str, Any]
-    """All figures of the finished run; losses are held-out, gates deterministic."""
+    """All metrics of the finished run; losses are held-out, gates deterministic."""
     folder: Path
     """The run's `out`, from which `edgewise.load` reads the twin."""
     twin: Any = None
@@ -52,7 +52,7 @@ class SparsifyResult(Result):
     def load(cls, folder: str | Path) -> "SparsifyResult":
         """Read the summary and the log of a finished run."""
         summary = read_summary(Path(folder, SUMMARY))
-        if missing := [field.name for field in fields(_Figures) if summary.get(field.name) is None]:
+        if missing := [field.name for field in fields(_Summary) if summary.get(field.name) is None]:
             raise EdgewiseError(f"{Path(folder, SUMMARY)} is incomplete: it has no {', '.join(missing)}")
         return cls(summary, Path(folder), log=read_log(Path(folder)))
 
@@ -83,5 +83,5 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """The content of summary.json."""
-    read_as(_Figures, path, "summary of a run")
+    read_as(_Summary, path, "summary of a run")
     return read_as(dict[str, Any], path, "summary of a run")

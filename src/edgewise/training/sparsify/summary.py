@@ -1,4 +1,4 @@
-"""summary.json: what a run did, in figures."""
+"""summary.json: the metrics of a finished run."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def summarize(
     run: "SparsifyRun", name: str, dense: Measured, twin: Measured, weights: dict[str, Tensor], stopped: str
 ) -> dict[str, Any]:
-    """All figures of a finished run. Losses and KL are held-out, gates deterministic."""
+    """All metrics of a finished run. Losses and KL are held-out, gates deterministic."""
     config, gate, against_dense = run.config, run.twin.gate, twin.against_dense
     assert against_dense is not None
     verdict = judge(against_dense, config.loss_tolerance, run.recipe.kl_constraint)

@@ -56,7 +56,7 @@ def sparsify(
     """Post-train a dense model until almost no attention edges remain, at the same loss.
 
     `model` is a name as for `edgewise.load`, or a loaded dense model, which stays as it is. `data` is a text, jsonl or
-    parquet file, a folder of them, a name of the Hugging Face hub, a dataset object, or a `Data`; the shipped models bring
+    parquet file, a folder of them, a name of the Hugging Face hub, a dataset object, or a `Data`; the embedded models bring
     their own. `recipe` is a value instead of the name in `config`; a resumed run keeps its own if it is not given.
 
     >>> result = edgewise.sparsify("pocket", config=edgewise.SparsifyConfig(minutes=5, out="runs/pocket-sparse"))
@@ -64,7 +64,7 @@ def sparsify(
     """
     began = time.monotonic()
     config = replace(config or SparsifyConfig(), out=Path((config or SparsifyConfig()).out))
-    asked = config
+    session = config
     trainer = trainer or TrainerConfig()
     accelerator = make_accelerator(config.report_to, config.out, config.device)
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
@@ -86,7 +86,7 @@ def sparsify(
         run.state.dense_ce = dense_measured.ce
         dense_pass = time.monotonic() - measuring
         context = RunContext(name, tokenizer, dense_measured, trainer, display, began, dense_pass)
-        final = restore_or_plan(run, saved, context, asked)
+        final = restore_or_plan(run, saved, context, session)
         with _tracking(run, name):
             stopped = Trainer(run, [*_callbacks(run, display), *callbacks], final).fit()
             return _finish(run, context, stopped)

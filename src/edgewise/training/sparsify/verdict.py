@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from edgewise.measure.comparison import Comparison
+from edgewise.measure.dense_comparison import DenseComparison
 
 
 class Verdict(NamedTuple):
@@ -20,22 +20,22 @@ def is_kept(delta_ce: float, kl: float, tolerance: float, constrains_kl: bool) -
     return abs(delta_ce) <= tolerance
 
 
-def judge(found: Comparison, tolerance: float, constrains_kl: bool) -> Verdict:
+def judge(comparison: DenseComparison, tolerance: float, constrains_kl: bool) -> Verdict:
     """Judge a twin by held-out text."""
     warnings = []
-    if found.delta_ce < -tolerance:
+    if comparison.delta_ce < -tolerance:
         warnings.append(
-            f"the twin's loss is {-found.delta_ce:.4f} nats lower than the dense model's: it has learned text that is "
+            f"the twin's loss is {-comparison.delta_ce:.4f} nats lower than the dense model's: it has learned text that is "
             "foreign to the dense model, and the loss hides what closed attention costs; KL from the dense model is "
-            f"{found.kl:.4f}"
+            f"{comparison.kl:.4f}"
         )
-    if (needed := found.tokens_needed(tolerance)) > found.tokens:
+    if (needed := comparison.tokens_needed(tolerance)) > comparison.tokens:
         warnings.append(
-            f"{found.tokens:,} held-out tokens are too few for a tolerance of {tolerance:g}: the loss difference has a "
-            f"standard error of {found.delta_ce_error:.4f}; give at least {_rounded(needed):,} tokens (as `valid`, or more "
-            "`data`)"
+            f"{comparison.tokens:,} held-out tokens are too few for a tolerance of {tolerance:g}: the loss difference has a "
+            f"standard error of {comparison.delta_ce_error:.4f}; give at least {_rounded(needed):,} tokens (as `valid`, "
+            "or more `data`)"
         )
-    return Verdict(is_kept(found.delta_ce, found.kl, tolerance, constrains_kl), tuple(warnings))
+    return Verdict(is_kept(comparison.delta_ce, comparison.kl, tolerance, constrains_kl), tuple(warnings))
 
 
 def _rounded(n: int) -> int:

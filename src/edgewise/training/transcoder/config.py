@@ -1,6 +1,6 @@
 """Configuration of transcoder training and of feature descriptions, for the API, the command line and its help."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,7 +29,7 @@ _PARAMETERS = 4e8  # most decoder parameters of a default transcoder
 
 @dataclass(frozen=True)
 class TranscoderConfig:
-    """Training of a cross-layer transcoder. Without --tokens or --minutes it takes 20 minutes."""
+    """Training of a cross-layer transcoder. Without `tokens` or `minutes` it takes 20 minutes."""
 
     out: Path = Path("runs/transcoder")
     """Folder for the transcoder, summary.json, log.jsonl and the snapshots."""
@@ -53,13 +53,13 @@ class TranscoderConfig:
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     """Where to train: cpu, cuda, cuda:1 or mps; auto is a GPU if there is one. `accelerate launch` takes several."""
     valid: tuple[str, ...] | None = None
-    """Held-out data; by default a part of --data, which is not trained on."""
+    """Held-out data; by default a part of `data`, which is not trained on."""
     start_from: Path | None = None
     """Folder of a transcoder of the same sizes to initialise from: the dense model's for its sparse twin."""
     dtype: Literal["float32", "float16"] = "float32"
     """Precision of the saved file. float16 halves it, at no loss that matters."""
     resume: bool = False
-    """Resume the run in --out with its settings; --tokens, --minutes and --lr may change."""
+    """Resume the run in `out` with its settings; `tokens`, `minutes` and `lr` may change."""
     save_minutes: NotNegative = 5.0
     """Minutes between snapshots."""
 
@@ -86,18 +86,6 @@ class TranscoderConfig:
 
 MAY_BE_NEW = ("tokens", "minutes", "lr")
 """Settings that a resumed run may change."""
-NOT_SETTINGS = ("out", "device", "resume", "save_minutes", "dtype", *MAY_BE_NEW)
-
-
-def changed(begun: dict, now: TranscoderConfig) -> list[str]:
-    """Settings that a resumed run was given and that differ from those it began with."""
-    default = TranscoderConfig()
-    return [
-        f"--{field.name.replace('_', '-')}"
-        for field in fields(now)
-        if field.name not in NOT_SETTINGS
-        and getattr(now, field.name) not in (begun.get(field.name), getattr(default, field.name))
-    ]
 
 
 @dataclass(frozen=True)

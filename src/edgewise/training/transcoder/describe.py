@@ -13,9 +13,9 @@ from edgewise.training.transcoder.config import FeaturesConfig
 from edgewise.training.transcoder.features import (
     Context,
     check_feature,
-    contexts_for,
     feature_text,
     promoted_tokens,
+    top_contexts,
 )
 from edgewise.training.transcoder.store import load_transcoder, read_info
 
@@ -60,7 +60,7 @@ def describe_features(
         raise EdgewiseError(
             f"{name} brings no text of its own; give `data`: a file, a folder or a dataset's name"
         )
-    contexts = contexts_for(
+    contexts = top_contexts(
         host, transcoder, batch, features, config.k, tokenizer=tokenizer, around=config.around
     )
     descriptions = []

@@ -48,23 +48,8 @@ class PromotedTokens:
     lowered: list[tuple[int, float]]
 
 
-def top_contexts(
-    model: nn.Module,
-    transcoder: Transcoder,
-    tokenizer: PreTrainedTokenizerBase | None,
-    batch: Batch,
-    layer: int,
-    feature: int,
-    k: int = 8,
-    around: int = 8,
-) -> list[Context]:
-    """The windows in which one feature is most active, at most one per sequence; strongest first."""
-    wanted = [(layer, feature)]
-    return contexts_for(model, transcoder, batch, wanted, k, tokenizer=tokenizer, around=around)[wanted[0]]
-
-
 @torch.no_grad()
-def contexts_for(
+def top_contexts(
     model: nn.Module,
     transcoder: Transcoder,
     batch: Batch,
@@ -74,7 +59,8 @@ def contexts_for(
     tokenizer: PreTrainedTokenizerBase | None = None,
     around: int = 8,
 ) -> dict[tuple[int, int], list[Context]]:
-    """The same for many (layer, feature) pairs, in one pass over the text. A feature that is never active has none."""
+    """The `k` windows in which each (layer, feature) pair is most active, at most one per sequence, strongest first; in one
+    pass over the text. A feature that is never active has none."""
     for layer, feature in wanted:
         check_feature(transcoder, layer, feature)
     best: list[Tensor] | None = None

@@ -77,7 +77,12 @@ class TranscoderRun:
         self.batch_size = self._batch_size(transcoder)
         processes = accelerator.num_processes
         self.batches = ShuffledActivations(
-            self.host, data.train, self.batch_size, config.seed, accelerator.process_index, processes
+            self.host,
+            data.train,
+            self.batch_size,
+            config.seed,
+            index=accelerator.process_index,
+            processes=processes,
         )
         thresholds = [transcoder.log_threshold]
         others = [p for p in transcoder.parameters() if p is not transcoder.log_threshold]

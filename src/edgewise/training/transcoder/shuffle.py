@@ -30,6 +30,7 @@ class ShuffledActivations:
         sequences: SequenceStream,
         batch_size: int,
         seed: int,
+        *,
         index: int = 0,
         processes: int = 1,
         buffer_bytes: int = BUFFER_BYTES,

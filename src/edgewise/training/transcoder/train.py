@@ -35,7 +35,7 @@ from edgewise.training.log import Log
 from edgewise.training.resume import check_same_text, open_run, restore, resumed_config
 from edgewise.training.snapshot import Snapshot
 from edgewise.training.trainer import Trainer
-from edgewise.training.transcoder.config import MAY_BE_NEW, TranscoderConfig, changed
+from edgewise.training.transcoder.config import MAY_BE_NEW, TranscoderConfig
 from edgewise.training.transcoder.console import describe_step, print_plan, print_result
 from edgewise.training.transcoder.evaluation import TranscoderEvaluation, evaluate_transcoder
 from edgewise.training.transcoder.run import TranscoderRun
@@ -68,7 +68,7 @@ def train_transcoder(
     """Train a cross-layer transcoder of a model, dense or sparse.
 
     `model` is a name as for `edgewise.load`, or a loaded model, which stays as it is. `data` is a text, jsonl or parquet
-    file, a folder of them, a name of the Hugging Face hub, a dataset object, or a `Data`; the shipped models bring their
+    file, a folder of them, a name of the Hugging Face hub, a dataset object, or a `Data`; the embedded models bring their
     own.
 
     >>> result = train_transcoder("pocket", config=TranscoderConfig(minutes=5, out="runs/pocket-transcoder"))
@@ -101,7 +101,7 @@ def train_transcoder(
 def _resumed_config(config: TranscoderConfig, saved: Snapshot) -> TranscoderConfig:
     begun = dict(saved.content["config"])
     begun["start_from"] = None if begun["start_from"] is None else Path(begun["start_from"])
-    return resumed_config(config, begun, changed, MAY_BE_NEW, per_session=("save_minutes", "dtype"))
+    return resumed_config(config, begun, MAY_BE_NEW, per_session=("save_minutes", "dtype"))
 
 
 def _restore_or_plan(

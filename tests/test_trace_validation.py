@@ -12,7 +12,7 @@ from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_output
 from edgewise.tracing.ablations import Ablation
 from edgewise.tracing.graph_predictions import predicted_effects
-from edgewise.tracing.interventions import (
+from edgewise.tracing.validation import (
     ablation_names,
     correlations,
     frozen_changes,

@@ -16,7 +16,7 @@ N_SUMS = 7
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DenseComparison:
     """A twin against the dense model on the same tokens."""
 
     delta_ce: float
@@ -33,7 +33,7 @@ class Comparison:
 
 
 def comparison_sums(terms: DistillationTerms, targets: Tensor) -> Tensor:  # [n, t] each -> float64 [N_SUMS]
-    """What adds up, over batches and processes, to a `Comparison`."""
+    """What adds up, over batches and processes, to a `DenseComparison`."""
     pad = -targets.shape[1] % _BLOCK
     difference, count = (
         torch.nn.functional.pad(x.double(), (0, pad)).unflatten(1, (-1, _BLOCK)).sum(-1)
@@ -43,10 +43,10 @@ def comparison_sums(terms: DistillationTerms, targets: Tensor) -> Tensor:  # [n,
     return torch.stack([terms.kl.double().sum(), difference.sum(), count.sum(), *(x.sum() for x in products)])
 
 
-def comparison(sums: Tensor) -> Comparison:  # [N_SUMS]
+def dense_comparison(sums: Tensor) -> DenseComparison:  # [N_SUMS]
     """Ratio estimates, and the standard error of the loss difference over blocks of neighbouring tokens."""
     kl, difference, count, dd, dc, cc, blocks = sums.tolist()
     mean = difference / count
     squares = max(0.0, dd - 2 * mean * dc + mean * mean * cc)
     error = math.sqrt(squares * blocks / (blocks - 1)) / count if blocks > 1 else math.inf
-    return Comparison(mean, kl / count, error, int(count))
+    return DenseComparison(mean, kl / count, error, int(count))

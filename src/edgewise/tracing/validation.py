@@ -26,7 +26,7 @@ from edgewise.gating.activations import Edit, Site
 from edgewise.gating.tap import tap
 from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_forward
-from edgewise.models.linearised import LinearisedNorm
+from edgewise.models.linearised_pass import LinearisedNorm
 from edgewise.tracing.ablations import Ablation, Head, average_embedding, changes, run_ablated
 from edgewise.tracing.graph import Graph
 from edgewise.tracing.graph_predictions import predicted_effects
