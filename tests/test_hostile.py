@@ -216,6 +216,21 @@ def test_tables_that_no_memory_holds_are_refused(tmp_path):
         edgewise.load(tmp_path)
 
 
+def test_a_head_of_millions_of_frequencies_is_refused(tmp_path):
+    """DeepSeek's weights do not depend on this width, so that nothing else is wrong with it."""
+    build("deepseek_v3").save_pretrained(tmp_path)
+    change_config(tmp_path, head_dim=10**8)
+    with memory_limit(2**30), pytest.raises(EdgewiseError, match=r"a table of 50,000,000 numbers"):
+        edgewise.load(tmp_path)
+
+
+def test_a_width_that_the_model_does_not_read_does_not_matter(tmp_path):
+    host("gpt2").save_pretrained(tmp_path)
+    expected = info(tmp_path)
+    change_config(tmp_path, intermediate_size="x")
+    assert info(tmp_path).parameters == expected.parameters
+
+
 def test_millions_of_modules_are_refused():
     config = host("llama").config
     assert sum(1 for _ in empty_model(config, "a model", max_modules=100).parameters()) == 30

@@ -29,6 +29,9 @@ _PACKED = 16
 """Weights in one number: two bits each, in 32."""
 _WORKING_COPIES = 4
 """Memory that computing a table takes, in copies of the table."""
+_LONGEST_TABLE = 1 << 20
+"""Entries of a table of one dimension, such as the frequencies of a head's rotary embedding: each token is multiplied with
+all of them. That of a model's positions may be longer than any dimension of its weights."""
 
 
 def empty_model(config: PretrainedConfig, name: str, max_modules: int = MAX_MODULES) -> PreTrainedModel:
@@ -73,6 +76,12 @@ def check_sizes(config: PretrainedConfig, name: str, weights: int | None) -> Non
         raise EdgewiseError(
             f"{name}: config.json asks for {asked:,} weights, {_largest(model)} alone, and there are {weights:,}; one of "
             "its sizes is wrong, or a file is missing"
+        )
+    longest = max((len(table) for table in model.buffers() if table.ndim == 1), default=0)
+    if longest > _LONGEST_TABLE:
+        raise EdgewiseError(
+            f"{name}: config.json asks for a table of {longest:,} numbers, such as the frequencies of one head; at most "
+            f"{_LONGEST_TABLE:,} are taken for meant"
         )
     tables, memory = _bytes(model.buffers()), psutil.virtual_memory().total
     if tables * _WORKING_COPIES > memory:

@@ -114,7 +114,7 @@ def train_masked(
     optimizer = torch.optim.AdamW(trained, lr=run.learning_rates[0], betas=(0.9, 0.98), weight_decay=0.0)
     average = Average(trained) if recipe.averaged_fraction else None
     window = run.schedule.averaging_window(run.state.planned_steps)
-    with display.bar("", steps) as advance:
+    with display.bar("control", steps) as advance:
         for step in range(steps):
             factor = learning_rate_factor(step, steps, recipe.warmup_steps, recipe.decay_fraction)
             optimizer.param_groups[0]["lr"] = run.learning_rates[0] * factor
