@@ -1,5 +1,6 @@
 """Dense models, the hosts of gates: causal language models of transformers, loaded completely or refused with a reason."""
 
+import logging
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-from transformers.utils.logging import ERROR, get_verbosity, set_verbosity
+from transformers.utils.logging import get_verbosity, set_verbosity
 
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.models.empty import check_sizes, weights_in
@@ -62,6 +63,12 @@ def host_config(config: dict[str, Any], name: str) -> PretrainedConfig:
     return typed
 
 
+def dtype_of_config(config: PretrainedConfig) -> torch.dtype:
+    """The precision of a checkpoint, by a config that `host_config` has read."""
+    assert not isinstance(config.dtype, str)
+    return config.dtype or torch.float32
+
+
 def host_class(config: PretrainedConfig) -> type[PreTrainedModel]:
     """The causal model class of a config."""
     classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -105,7 +112,7 @@ def load_complete(
 def _no_report() -> Iterator[None]:
     """Without the table that transformers prints of what is missing, misshapen or too much: that is refused, or needless."""
     before = get_verbosity()
-    set_verbosity(max(before, ERROR))
+    set_verbosity(max(before, logging.ERROR))
     try:
         yield
     finally:

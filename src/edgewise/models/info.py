@@ -14,7 +14,7 @@ from edgewise.gating.probe import check_requests
 from edgewise.models.architecture import mlp_width
 from edgewise.models.empty import empty_model
 from edgewise.models.find import AUTHORS_FILE, ModelFiles, find_model
-from edgewise.models.host import host_config
+from edgewise.models.host import dtype_of_config, host_config
 from edgewise.models.manifest import read_header
 from edgewise.models.nanogpt import load_nanogpt
 from edgewise.models.twin_format import TWIN_KEY, read_gate
@@ -113,7 +113,7 @@ def _empty_model(files: ModelFiles, config: PretrainedConfig) -> tuple[PreTraine
             f"{type(model).__name__} has no attention that goes through transformers' attention registry"
         )
     check_requests(model)
-    return model, config.dtype or torch.float32
+    return model, dtype_of_config(config)
 
 
 def _kv_heads(text: Any) -> int:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.pytorch_utils import Conv1D
@@ -12,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 from edgewise.core.errors import EdgewiseError
 from edgewise.models.empty import empty_model
 from edgewise.models.find import find_model
-from edgewise.models.host import host_config
+from edgewise.models.host import dtype_of_config, host_config
 from edgewise.models.twin_format import TWIN_KEY
 
 
@@ -112,7 +111,7 @@ def shape_of(config: PretrainedConfig, name: str) -> Shape:
         sides=sum(sum(weight.shape) for weight in maps.values()),
         attention_sides=sum(sum(maps[path].shape) for path in attention),
         tied=model.get_input_embeddings().weight is model.get_output_embeddings().weight,
-        bytes_each=(config.dtype or torch.float32).itemsize,
+        bytes_each=dtype_of_config(config).itemsize,
     )
 
 
