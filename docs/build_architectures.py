@@ -52,7 +52,7 @@ def main(kinds: list[str]) -> None:
     rows = written_rows(PAGE.read_text())
     for kind in kinds or ARCHITECTURES:
         with tempfile.TemporaryDirectory() as folder:
-            result = row(kind, Path(folder))
+            result = row(kind, Path(folder) / kind)  # a refusal may name the folder
         rows[kind] = table_row(kind, result.claims, result.skipped)
         print(rows[kind], flush=True)
     page = PAGE.read_text()

@@ -3,12 +3,15 @@
 import copy
 import json
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import psutil
 
 VALUES = [
     None, True, -1, 0, 1, 10**12, 10**400, -0.5, 1e308, float("nan"), float("inf"), "", "x", "0", "L0H0", "\0", "\ud800",
@@ -39,6 +42,23 @@ def time_limit(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def memory_limit(more: int) -> Iterator[None]:
+    """Let a block reserve only so many bytes more, so that one that takes all memory fails instead of being killed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    """Write other values into a model's config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def damaged_json(content: Any, rng: Random) -> Any:

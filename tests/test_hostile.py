@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import build
 from hand_made_results import both, flow_of
-from hostile import ARGUMENTS, VALUES, Hang, damage, damaged_json, time_limit
+from hostile import ARGUMENTS, VALUES, Hang, change_config, damage, damaged_json, memory_limit, time_limit
 from hosts import host, text
 from made_traces import make_trace
 from runs import command, save_llama_and_text
@@ -31,6 +32,7 @@ from edgewise.data import held_out_only
 from edgewise.flow.result import Flows
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics
+from edgewise.models.empty import empty_model
 from edgewise.models.info import info
 from edgewise.report.page import write_report
 from edgewise.tasks.jsonl import read_task
@@ -187,6 +189,93 @@ def test_a_host_of_millions_of_layers_is_refused_at_once(tmp_path, layers):
     for look in (info, edgewise.load, edgewise.plan):
         with time_limit(SECONDS), pytest.raises(EdgewiseError, match="layers"):
             look(tmp_path)
+
+
+OTHER_SIZES = {
+    "hidden_size": 10**7, "intermediate_size": 10**8, "head_dim": 10**7, "vocab_size": 10**9,
+    "num_key_value_heads": 4 * 10**6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", OTHER_SIZES)
+def test_a_size_that_the_weights_do_not_have_is_refused_before_memory_is_taken(tmp_path, field):
+    """Sizes that just fit into memory: transformers would initialise them, and the process be killed."""
+    host("llama").save_pretrained(tmp_path)
+    change_config(tmp_path, **{field: OTHER_SIZES[field]})
+    with (
+        memory_limit(2**30),
+        pytest.raises(EdgewiseError, match=r"asks for [\d,]+ weights, [\d,]+ in [\w.]+ alone"),
+    ):
+        edgewise.load(tmp_path)
+
+
+def test_tables_that_no_memory_holds_are_refused(tmp_path):
+    build("codegen").save_pretrained(tmp_path)
+    change_config(tmp_path, n_positions=10**12)
+    with memory_limit(2**30), pytest.raises(EdgewiseError, match=r"asks for tables of [\d,]+ GiB"):
+        edgewise.load(tmp_path)
+
+
+def test_a_head_of_millions_of_frequencies_is_refused(tmp_path):
+    """DeepSeek's weights do not depend on this width, so that nothing else is wrong with it."""
+    build("deepseek_v3").save_pretrained(tmp_path)
+    change_config(tmp_path, head_dim=10**8)
+    with memory_limit(2**30), pytest.raises(EdgewiseError, match=r"a table of 50,000,000 numbers"):
+        edgewise.load(tmp_path)
+
+
+def test_a_width_that_the_model_does_not_read_does_not_matter(tmp_path):
+    host("gpt2").save_pretrained(tmp_path)
+    expected = info(tmp_path)
+    change_config(tmp_path, intermediate_size="x")
+    assert info(tmp_path).parameters == expected.parameters
+
+
+def test_millions_of_modules_are_refused():
+    config = host("llama").config
+    assert sum(1 for _ in empty_model(config, "a model", max_modules=100).parameters()) == 30
+    with pytest.raises(EdgewiseError, match="cannot be built from its config: it has more than 20 modules"):
+        empty_model(config, "a model", max_modules=20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": ["llama"]},
+        {"model_type": {}},
+        {"num_hidden_layers": 0},
+        {"max_position_embeddings": -1},
+        {"max_position_embeddings": 1},
+        {"dtype": "nn"},
+    ],
+)
+def test_configs_of_models_that_do_not_run_are_refused(tmp_path, change):
+    host("llama").save_pretrained(tmp_path)
+    change_config(tmp_path, **change)
+    with pytest.raises(EdgewiseError):
+        edgewise.load(tmp_path)
+    check(f"info {change}", lambda: info(tmp_path))
+
+
+def test_sizes_that_differ_are_named_with_their_tensor(tmp_path, capfd):
+    host("llama").save_pretrained(tmp_path)
+    change_config(tmp_path, num_key_value_heads=4)
+    with pytest.raises(
+        EdgewiseError, match=r"k_proj.weight of \[32, 32\], and the checkpoint has it as \[16, 32\]"
+    ):
+        edgewise.load(tmp_path)
+    assert "LOAD REPORT" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"rope_parameters": {"rope_type": "\ud800"}}, {"a\udfff": 1}])
+def test_half_of_a_surrogate_pair_is_refused(tmp_path, change, caplog):
+    """transformers would log it, and whatever collects logs would fail: pytest's workers died of it."""
+    host("llama").save_pretrained(tmp_path)
+    change_config(tmp_path, **change)
+    for look in (info, edgewise.load, edgewise.plan, edgewise.load_tokenizer):
+        with pytest.raises(EdgewiseError, match="half of a pair"):
+            look(tmp_path)
+    caplog.text.encode()
 
 
 # ------------------------------------------------------------------------------------------- tasks and texts

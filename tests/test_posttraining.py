@@ -844,6 +844,10 @@ def test_controls_are_as_sparse_as_the_twin(place, tmp_path):
         assert found[name]["density"] == pytest.approx(density, rel=0.2), name
     assert found["dense, trained"]["density"] == 1.0
     assert all(math.isfinite(found[name]["ce"]) for name in found if name != "threshold")
+    for name in ("dense, trained", *(name for name in trained if name.endswith(", trained"))):
+        gained = found[name]["ce"] - result.summary["dense_ce"]
+        assert found[name]["delta_ce"] == pytest.approx(gained, abs=1e-4) and found[name]["kl"] > 0
+        assert found[name]["delta_ce_error"] > 0
     curve = found["threshold"]
     assert all(a["density"] > b["density"] for a, b in itertools.pairwise(curve))
     assert curve[0]["ce"] == pytest.approx(result.summary["dense_ce"], abs=0.05)

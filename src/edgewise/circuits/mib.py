@@ -21,6 +21,7 @@ from edgewise.circuits.objective import Objective
 from edgewise.circuits.result import ModelCircuit
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.core.files import write_atomically
+from edgewise.core.schema import parse_json, read_text
 from edgewise.tasks.pairs import Split
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -96,7 +97,7 @@ def read_mib(path: str | Path, kv_heads: list[int]) -> dict[str, tuple[float, bo
     A shared key or value is in the circuit if one of its heads' edges is; its score is the largest of theirs.
     """
     try:
-        content = json.loads(Path(path).read_text())
+        content = parse_json(read_text(path, "circuit in MIB's form"))
         heads = [int(content["cfg"]["n_heads"])] * int(content["cfg"]["n_layers"])
         read = {
             _our_name(name, heads, kv_heads): (float(edge["score"]), bool(edge["in_graph"]))

@@ -1,6 +1,8 @@
 """Saved results, read back: JSON of a bounded size that is validated field by field, and arrays."""
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,24 @@ if TYPE_CHECKING:
 Schema = TypeVar("Schema")
 MAX_BYTES = 1 << 29
 """Of a JSON file: half a gigabyte. The largest that edgewise writes, a trace with all links, has some ten megabytes."""
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(text: str, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """`json.loads` that raises a ValueError for text which cannot be written again: half of a surrogate pair, `"\\ud800"`.
+
+    Python reads it, and whatever prints, logs or sends it later fails.
+    """
+    content = json.loads(text, object_hook=object_hook)
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(content, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise ValueError(f"it holds \\u{ord(half):x}, half of a pair, which is no character") from error
+    return content
 
 
 def read_json(path: str | Path, what: str = "result", *, max_bytes: int = MAX_BYTES) -> Any:
@@ -76,7 +96,7 @@ def read_json_lines(
     contents = []
     for number, line in enumerate(lines, 1):
         try:
-            content = json.loads(line)
+            content = parse_json(line)
             if not isinstance(content, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:

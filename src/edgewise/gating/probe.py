@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from edgewise.core.devices import without_tf32
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.gating.attention_interface import NAME, AttentionCall, attending_by
 from edgewise.gating.edge_gate import HeadShape
 from edgewise.kernels.dense import dense_attention
@@ -40,7 +40,12 @@ def probe(model: PreTrainedModel) -> list[AttentionLayer]:
     name = type(model).__name__
     ids = _probe_ids(model)
     model.set_attn_implementation("eager")
-    host_logits = _logits(model, ids)
+    try:
+        host_logits = _logits(model, ids)
+    except Exception as error:  # somebody else's config: anything can be wrong with it
+        raise EdgewiseError(
+            f"{name} does not run, even without gates, on a text of {ids.shape[1]} tokens: {first_line(error)}"
+        ) from error
     tolerance = 1e-4 if model.dtype in (torch.float32, torch.float64) else 5e-2
     tolerance *= max(1.0, host_logits.abs().max().item())
     _check_causal(model, ids, host_logits, tolerance)
@@ -50,7 +55,7 @@ def probe(model: PreTrainedModel) -> list[AttentionLayer]:
         dense_logits = _logits(model, ids)
     n_layers = model.config.get_text_config().num_hidden_layers
     modules = {id(layer.module) for layer in calls.layers}
-    if len(calls.layers) != n_layers or len(modules) != n_layers:
+    if not calls.layers or len(calls.layers) != n_layers or len(modules) != n_layers:
         raise _not_all_layers(model, len(calls.layers), n_layers, len(modules))
     difference = (dense_logits - host_logits).abs().max().item()
     if not difference <= tolerance or not max(calls.differences) <= LAYER_TOLERANCE:
@@ -94,6 +99,8 @@ def _not_all_layers(
     model: PreTrainedModel, calls: int, n_layers: int, modules: int | None = None
 ) -> EdgewiseError:
     name = type(model).__name__
+    if calls == n_layers == 0:
+        return EdgewiseError(f"{name} has no layers")
     if calls >= n_layers:
         return EdgewiseError(
             f"{calls} attention calls of {name}'s {n_layers} layers, by {modules} modules, go through transformers' "
@@ -122,7 +129,12 @@ def _probe_length(model: PreTrainedModel) -> int:
     spans = [span for name in SPANS if isinstance(span := getattr(config, name, None), int)]
     needed = [span + span // 2 + 2 for span in spans]
     length = max([PROBE_TOKENS, *(tokens for tokens in needed if tokens <= affordable)])
-    return min(length, getattr(config, "max_position_embeddings", None) or length)
+    length = min(length, getattr(config, "max_position_embeddings", None) or length)
+    if length < 2:
+        raise EdgewiseError(
+            f"{type(model).__name__} reads texts of {length} tokens, in which there is nothing to attend to"
+        )
+    return length
 
 
 def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:

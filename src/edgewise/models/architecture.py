@@ -258,9 +258,16 @@ def _child(module: nn.Module, names: Sequence[str], model: str) -> nn.Module:
 
 
 def mlp_width(model: Any) -> int:
-    """The width of the hidden layer of the MLPs."""
+    """The width of the hidden layer of the MLPs; of the widest, where layers differ."""
     text = model.config.get_text_config()
-    return getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * text.hidden_size
+    for name in ("intermediate_size", "n_inner"):
+        given = getattr(text, name, None)
+        widths = [
+            width for width in (given if isinstance(given, list) else [given]) if isinstance(width, int)
+        ]
+        if any(widths):
+            return max(widths)
+    return 4 * text.hidden_size
 
 
 def vocabulary_size(model: Any) -> int:

@@ -1,12 +1,12 @@
 """Where a model's files are: embedded in an installed package, in a folder, or on the Hugging Face hub."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.schema import parse_json
 from edgewise.models.hub import ANY_HUB, HubOptions, download_file, download_twin
 from edgewise.models.registry import embedded, embedded_models
 
@@ -78,7 +78,7 @@ def _path(name: str) -> Path:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_hook=_special_float)
+        content = parse_json(path.read_text(encoding="utf-8"), _special_float)
     except (ValueError, OSError, RecursionError) as error:
         raise EdgewiseError(f"{path} cannot be read as JSON: {first_line(error)}") from error
     if not isinstance(content, dict):

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError
 from edgewise.gating.config import GATES, GateConfig
 from edgewise.gating.probe import check_requests
 from edgewise.models.architecture import mlp_width
+from edgewise.models.empty import empty_model
 from edgewise.models.find import AUTHORS_FILE, ModelFiles, find_model
-from edgewise.models.host import host_config
+from edgewise.models.host import dtype_of_config, host_config
 from edgewise.models.manifest import read_header
 from edgewise.models.nanogpt import load_nanogpt
 from edgewise.models.twin_format import TWIN_KEY, read_gate
@@ -105,20 +106,14 @@ def info(name: str | Path) -> ModelInfo:
 
 def _empty_model(files: ModelFiles, config: PretrainedConfig) -> tuple[PreTrainedModel, torch.dtype]:
     """The model on the meta device, where weights take no memory, and the dtype of its checkpoint."""
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-        dtype = config.dtype or torch.float32
-        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    except Exception as error:  # somebody else's config: anything can be wrong with it
-        raise EdgewiseError(f"{files.name} cannot be built from its config: {first_line(error)}") from error
+    model = empty_model(config, files.name)
     has_heads = hasattr(config.get_text_config(), "num_attention_heads")
     if not model._can_set_attn_implementation() or not has_heads:
         raise EdgewiseError(
             f"{type(model).__name__} has no attention that goes through transformers' attention registry"
         )
     check_requests(model)
-    return model, dtype
+    return model, dtype_of_config(config)
 
 
 def _kv_heads(text: Any) -> int:

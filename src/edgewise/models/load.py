@@ -25,6 +25,7 @@ from edgewise.gating.config import GateConfig
 from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.install import install
 from edgewise.models.compact import load_compact
+from edgewise.models.empty import check_sizes, weights_of
 from edgewise.models.find import AUTHORS_FILE, ModelFiles, find_model
 from edgewise.models.gate import gate
 from edgewise.models.host import host_class, host_config, load_complete, load_host
@@ -132,7 +133,9 @@ def _load_twin(
     gate_state = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
     adapters = files.config[TWIN_KEY].get(ADAPTERS_KEY)
     if adapters is None:
-        model = _build(files.name, host_config(host, files.name), state, dtype, placement)
+        typed = host_config(host, files.name)
+        check_sizes(typed, files.name, weights_of(state))
+        model = _build(files.name, typed, state, dtype, placement)
     else:
         hub = replace(files.hub, revision=None, subfolder="")  # those of the twin, not of its base
         model = load_adapted_base(files.name, folder, adapters, state, hub)
@@ -157,6 +160,7 @@ def _load_compact(
     assert files.config is not None
     config, host = read_gate(files.name, files.config)
     typed = host_config(host, files.name)
+    check_sizes(typed, files.name, None)  # the host has more heads than the files
     model = load_compact(files.name, typed, config, kept, state)
     own = typed.dtype or torch.float32
     precision = own if dtype in (None, "auto") else dtype

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError
+from edgewise.models.empty import empty_model
 from edgewise.models.find import find_model
-from edgewise.models.host import host_config
+from edgewise.models.host import dtype_of_config, host_config
 from edgewise.models.twin_format import TWIN_KEY
 
 
@@ -111,16 +111,12 @@ def shape_of(config: PretrainedConfig, name: str) -> Shape:
         sides=sum(sum(weight.shape) for weight in maps.values()),
         attention_sides=sum(sum(maps[path].shape) for path in attention),
         tied=model.get_input_embeddings().weight is model.get_output_embeddings().weight,
-        bytes_each=getattr(torch, str(config.dtype or "float32").removeprefix("torch.")).itemsize,
+        bytes_each=dtype_of_config(config).itemsize,
     )
 
 
 def _on_meta(config: PretrainedConfig, name: str) -> Any:
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # a foreign config: anything can be wrong with it
-        raise EdgewiseError(f"{name} cannot be built from its config: {first_line(error)}") from error
+    model: Any = empty_model(config, name)
     if (
         not hasattr(model.config.get_text_config(), "num_attention_heads")
         or model.get_output_embeddings() is None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgewise.core.errors import EdgewiseError, first_line
-from edgewise.core.schema import read_text
+from edgewise.core.schema import parse_json, read_text
 from edgewise.tasks.align import PairTexts, align
 from edgewise.tasks.pairs import Pair, Task
 from edgewise.tasks.tokenization import UnusablePrompt, check_fast, max_tokens
@@ -50,7 +50,7 @@ def read_task(path: str | Path, tokenizer: Any, context: int | None = None) -> T
 
 def _pair(line: str, tokenizer: Any, context: int) -> Pair:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise UnusablePrompt("not JSON", first_line(error)) from error
     if not isinstance(record, dict):

@@ -10,8 +10,8 @@ Every control starts from the same dense weights and is measured on the same hel
     dense           no mask at all: what the same budget of training on the text gains by itself
 
 Masks are measured as they are, and behind them the dense model is post-trained as the twin was: all weights or adapters,
-with its budget, fit and learning rates; the results are kept in `controls/`. Controls that were interrupted go on with
-`--resume --controls`.
+with its budget, fit and learning rates; then also compared with the dense model, by loss difference and KL. The results
+are kept in `controls/`. Controls that were interrupted go on with `--resume --controls`.
 """
 
 import copy
@@ -27,6 +27,7 @@ from edgewise.gating.config import GateConfig
 from edgewise.measure.distillation import distillation_terms
 from edgewise.measure.forward import run_model
 from edgewise.measure.loss import Measured, cross_entropy, measure
+from edgewise.measure.reference import Reference
 from edgewise.models.gate import gate
 from edgewise.training.averaging import Average
 from edgewise.training.snapshot import FOLDER, explained
@@ -59,6 +60,7 @@ def run_controls(
     """Run all controls that are not yet finished, on the run's text from its beginning; yields all results after each, so
     that they can be saved."""
     context, held_out = run.data.train.context, run.data.held_out
+    reference = Reference(run.dense)
     masks: dict[str, Mask | None] = {
         **{name: make(twin.edges_per_query_per_head) for name, make in TOP_K.items()},
         "random": random_mask(twin.density_per_head, context, run.config.seed),
@@ -81,7 +83,7 @@ def run_controls(
             with explained(run.config.out / FOLDER, "a control"):
                 folder = control_folder(run.config.out, name)
                 save_control(folder, model, name, twin, context, run.config.seed)
-        results[f"{name}, trained"] = measure_masked(model, mask, held_out)
+        results[f"{name}, trained"] = measure_masked(model, mask, held_out, reference)
         yield results
 
 
@@ -112,7 +114,7 @@ def train_masked(
     optimizer = torch.optim.AdamW(trained, lr=run.learning_rates[0], betas=(0.9, 0.98), weight_decay=0.0)
     average = Average(trained) if recipe.averaged_fraction else None
     window = run.schedule.averaging_window(run.state.planned_steps)
-    with display.bar("", steps) as advance:
+    with display.bar("control", steps) as advance:
         for step in range(steps):
             factor = learning_rate_factor(step, steps, recipe.warmup_steps, recipe.decay_fraction)
             optimizer.param_groups[0]["lr"] = run.learning_rates[0] * factor

@@ -11,6 +11,7 @@ from edgewise.data import Batch
 from edgewise.gating.tap import tap
 from edgewise.kernels.equations import sink_edges
 from edgewise.measure.loss import measure
+from edgewise.measure.reference import Reference
 
 
 class Mask(Protocol):
@@ -110,11 +111,17 @@ def masked(model: nn.Module, mask: Mask | None) -> Iterator[list[Tensor]]:
         yield counts
 
 
-def measure_masked(model: nn.Module, mask: Mask | None, held_out: Batch) -> dict[str, float]:
-    """Held-out loss and density of a model behind a mask."""
+def measure_masked(
+    model: nn.Module, mask: Mask | None, held_out: Batch, reference: Reference | None = None
+) -> dict[str, float]:
+    """Held-out loss and density of a model behind a mask; with the dense model, also loss difference, its error, and KL."""
     with torch.no_grad(), masked(model, mask) as counts:
-        ce = measure(model, held_out).ce
+        measured = measure(model, held_out, reference=reference)
+    against = measured.against_dense
+    found = {"ce": measured.ce}
+    if against is not None:
+        found |= {"delta_ce": against.delta_ce, "delta_ce_error": against.delta_ce_error, "kl": against.kl}
     if mask is None:
-        return {"ce": ce, "density": 1.0}
+        return {**found, "density": 1.0}
     n_open, n_pairs = torch.stack(counts).sum(0).tolist()
-    return {"ce": ce, "density": n_open / n_pairs}
+    return {**found, "density": n_open / n_pairs}
