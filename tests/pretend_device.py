@@ -5,6 +5,7 @@ every operation on them: a float64 tensor there fails (MPS has none), an operati
 operation for which the host would have to wait is counted, with the line it comes from.
 """
 
+import sys
 import traceback
 from collections import Counter
 from typing import Any
@@ -69,6 +70,12 @@ class PretendTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError("a tensor of the pretended device was used outside of it")
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.to and type(args[0]) is Tensor and isinstance(args[1], cls):
+            return args[0].to(NAME, args[1].dtype)  # as the other: of that one, C++ would see the CPU
+        return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
+
     def to(self, *args: Any, **kwargs: Any) -> Tensor:  # pyright: ignore
         device, dtype, *_ = torch._C._nn._parse_to(*_without_copy(args), **_without(kwargs, "copy"))  # pyright: ignore
         if isinstance(args[0] if args else None, Tensor):
@@ -90,9 +97,6 @@ class PretendTensor(Tensor):
 
     def untyped_storage(self) -> Any:  # for savers, which look for tensors that share memory
         return self.inner.untyped_storage()
-
-    def data_ptr(self) -> int:
-        return self.inner.data_ptr()
 
     def __format__(self, spec: str) -> str:
         return format(self.cpu(), spec)
@@ -148,6 +152,8 @@ class PretendDevice(TorchDispatchMode):
         if kwargs.get("device") is not None:
             result_is_there = torch.device(kwargs["device"]).type == NAME
             kwargs["device"] = torch.device("cpu")
+            if name not in COPIES and (on_device or not tensors) and _called_by_autograd():
+                result_is_there = True
         self._check(name, tensors, on_device, result_is_there)
         if name in COPIES and (result_is_there or name == "copy_") and not kwargs.get("non_blocking"):
             if any(not isinstance(x, PretendTensor) for x in tensors) and (result_is_there or on_device[:1]):
@@ -193,6 +199,14 @@ class PretendDevice(TorchDispatchMode):
     def own_waits(self) -> int:
         """Those that transformers does not cause, which looks at positions once in each forward pass."""
         return sum(n for line, n in self.waits.items() if "transformers" not in line)
+
+
+def _called_by_autograd() -> bool:
+    """Whether C++ makes a tensor in a backward pass, zeros for instance: it takes all gradients for CPU tensors."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and ("pretend_device" in frame.f_code.co_filename or "_compile" in frame.f_code.co_filename or "_dynamo" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.endswith("torch/autograd/graph.py")
 
 
 def _inner(x: Any) -> Any:
