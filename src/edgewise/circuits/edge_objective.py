@@ -57,7 +57,9 @@ class EdgeObjective(Objective):
                 scores[copies] = MaskedRun(runs, keep, layer=layer, earlier=earlier).scores()
         return scores
 
-    def _grid(self, masks: Tensor) -> Tensor:  # [copies, m] -> [copies, sources, targets], on the model's device
+    def _grid(
+        self, masks: Tensor
+    ) -> Tensor:  # [copies, m] -> [copies, sources, targets], on the model's device
         exists = self.wiring.exists
         grid = masks.new_zeros(len(masks), *exists.shape)
         grid[:, exists] = masks

@@ -100,7 +100,9 @@ def edgewise_attention(
             f"{type(module).__name__} is not causal: tokens attend to later ones; edgewise needs a decoder"
         )
     prepared = getattr(attention_mask, "edgewise_starts", None)
-    starts, mask = (None, _checked_mask(attention_mask, query, key)) if prepared is None else (prepared[0], None)
+    starts, mask = (
+        (None, _checked_mask(attention_mask, query, key)) if prepared is None else (prepared[0], None)
+    )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     # the compiler cannot read context variables; nothing else attends while it traces
     attend = attend_through_gate if torch.compiler.is_compiling() else _attend.get()

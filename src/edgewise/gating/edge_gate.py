@@ -161,9 +161,7 @@ class EdgeGate(nn.Module):
         return edges.new_zeros(len(edges), self.all_heads).index_copy(1, index, edges)
 
 
-def _count_visible(
-    q: Tensor, k: Tensor, mask: Tensor | None, starts: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _count_visible(q: Tensor, k: Tensor, mask: Tensor | None, starts: Tensor | None) -> tuple[Tensor, Tensor]:
     """Visible (query, key) pairs, and queries with at least one visible key, each [batch, 1 or heads]."""
     batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     if mask is not None:

@@ -195,6 +195,9 @@ class SparsifyRun:
             "heads_closed": measured.heads_closed,
         }
         self.correct_multiplier(measured)
+        if self.config.freeze_closed and self.twin.gate.kappa == 1:
+            self.twin.freeze_closed_heads()
+            values["heads_frozen"] = sum(map(sum, self.twin.frozen_heads or []))
         return values
 
     def correct_multiplier(self, measured: Measured) -> None:
@@ -222,6 +225,7 @@ class SparsifyRun:
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": self.state.state_dict(),
+            "frozen_heads": self.twin.frozen_heads,
             "recipe": asdict(self.recipe),
             "data": {"name": self.data.train.name, "state": self.batches.state_dict(self._repeats_batch)},
             "config": json.loads(json.dumps(asdict(self.config), default=str)),
@@ -230,6 +234,7 @@ class SparsifyRun:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.state.load_state_dict(saved["state"])
         self.batches.load_state_dict(saved["data"]["state"])
+        self.twin.set_frozen_heads(saved.get("frozen_heads"))
 
 
 def _initial_multiplier(recipe: MultiplierRecipe, tolerance: float) -> Multiplier:
