@@ -194,7 +194,7 @@ def test_a_trace():
     with PretendDevice():
         (found,) = edgewise.trace("pocket-sparse", config)
     (expected,) = edgewise.trace("pocket-sparse", config)
-    assert [node.name for node in found.nodes] == [node.name for node in expected.nodes]
+    assert [node.id for node in found.nodes] == [node.id for node in expected.nodes]
 
 
 # ------------------------------------------------------------------------------------------------------------------ training
