@@ -121,6 +121,7 @@ class PretendDevice(TorchDispatchMode):
         _register()
         self.waits: Counter[str] = Counter()
         """Host synchronisations by operation and line."""
+        self._tasks: set[int] = set()  # backward passes on the device
         self.synchronized = 0
         """Calls of `torch.accelerator.synchronize`."""
 
@@ -149,10 +150,14 @@ class PretendDevice(TorchDispatchMode):
         on_device = [x for x in tensors if isinstance(x, PretendTensor)]
         name = func.overloadpacket.__name__
         result_is_there = bool(on_device)
+        task = torch._C._current_graph_task_id()  # of a backward pass, -1 outside of any
+        if on_device and task != -1:
+            self._tasks.add(task)
         if kwargs.get("device") is not None:
             result_is_there = torch.device(kwargs["device"]).type == NAME
             kwargs["device"] = torch.device("cpu")
-            if name not in COPIES and (on_device or not tensors) and _called_by_autograd():
+            of_device = on_device or (not tensors and task in self._tasks)
+            if name not in COPIES and of_device and _called_by_autograd():
                 result_is_there = True
         self._check(name, tensors, on_device, result_is_there)
         if name in COPIES and not kwargs.get("non_blocking") and not isinstance(tensors[-1], PretendTensor):

@@ -229,7 +229,7 @@ SPARSIFY = {
         "gpt2",
         {"layerwise_warmup": str(8 * ROWS * CONTEXT), "grad_accum": 2, "steps": 10},
     ),
-    "sampled gates": ("gpt2", {"recipe": "paper", "grad_accum": 2}),
+    "sampled gates": ("llama", {"recipe": "paper", "grad_accum": 2}),
     "adapters": ("llama", {"lora": 2}),
 }
 
