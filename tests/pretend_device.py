@@ -5,9 +5,11 @@ every operation on them: a float64 tensor there fails (MPS has none), an operati
 operation for which the host would have to wait is counted, with the line it comes from.
 """
 
+import sys
 import traceback
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -34,11 +36,10 @@ class _Module(backend_registration._DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
-    def is_available(self) -> bool:  # to nobody who looks for an accelerator: it is there by name only
-        return False
+    in_use = False
 
-    def synchronize(self, device: Any = None) -> None:
-        pass
+    def is_available(self) -> bool:
+        return self.in_use
 
 
 class _Hook(backend_registration._DummyPrivateUse1Hook):
@@ -69,6 +70,12 @@ class PretendTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError("a tensor of the pretended device was used outside of it")
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.to and type(args[0]) is Tensor and isinstance(args[1], cls):
+            return args[0].to(NAME, args[1].dtype)  # as the other: of that one, C++ would see the CPU
+        return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
+
     def to(self, *args: Any, **kwargs: Any) -> Tensor:  # pyright: ignore
         device, dtype, *_ = torch._C._nn._parse_to(*_without_copy(args), **_without(kwargs, "copy"))  # pyright: ignore
         if isinstance(args[0] if args else None, Tensor):
@@ -87,6 +94,9 @@ class PretendTensor(Tensor):
         raise TypeError("can't convert a tensor of the pretended device to numpy; use .cpu() first")
 
     __array__ = numpy
+
+    def untyped_storage(self) -> Any:  # for savers, which look for tensors that share memory
+        return self.inner.untyped_storage()
 
     def __format__(self, spec: str) -> str:
         return format(self.cpu(), spec)
@@ -111,8 +121,14 @@ class PretendDevice(TorchDispatchMode):
         _register()
         self.waits: Counter[str] = Counter()
         """Host synchronisations by operation and line."""
+        self._tasks: set[int] = set()  # backward passes on the device
+        self.synchronized = 0
+        """Calls of `torch.accelerator.synchronize`."""
 
     def __enter__(self) -> "PretendDevice":
+        _Module.in_use = True
+        self._synchronize = mock.patch.object(torch.accelerator, "synchronize", self._count_synchronize)
+        self._synchronize.start()
         self._swapped = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
         torch._C._set_only_lift_cpu_tensors(True)  # so that torch.tensor(..., device=...) comes through here
@@ -120,8 +136,13 @@ class PretendDevice(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        _Module.in_use = False
+        self._synchronize.stop()
         torch._C._set_only_lift_cpu_tensors(False)
         torch.__future__.set_swap_module_params_on_conversion(self._swapped)
+
+    def _count_synchronize(self, device: Any = None) -> None:  # torch's own would ask for streams
+        self.synchronized += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -129,10 +150,20 @@ class PretendDevice(TorchDispatchMode):
         on_device = [x for x in tensors if isinstance(x, PretendTensor)]
         name = func.overloadpacket.__name__
         result_is_there = bool(on_device)
+        task = torch._C._current_graph_task_id()  # of a backward pass, -1 outside of any
+        if on_device and task != -1:
+            self._tasks.add(task)
         if kwargs.get("device") is not None:
             result_is_there = torch.device(kwargs["device"]).type == NAME
             kwargs["device"] = torch.device("cpu")
+            of_device = on_device or (not tensors and task in self._tasks)
+            if name not in COPIES and of_device and _called_by_autograd():
+                result_is_there = True
         self._check(name, tensors, on_device, result_is_there)
+        if name in COPIES and not kwargs.get("non_blocking") and not isinstance(tensors[-1], PretendTensor):
+            is_upload = isinstance(tensors[0], PretendTensor) if name == "copy_" else result_is_there
+            if is_upload:
+                self._wait("copy from the CPU")
         output = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
         if func._schema.is_mutable:
             return _mutated(func, args, kwargs, output)
@@ -161,6 +192,8 @@ class PretendDevice(TorchDispatchMode):
     def _wait(self, what: str) -> None:
         ours = ("edgewise", "transformers", "accelerate", "tests/test_")
         stack = traceback.extract_stack()
+        if any(f.filename.endswith("utils/clip_grad.py") for f in stack):
+            return  # it groups tensors by the device that C++ sees, and copies between "devices" that are one
         frame = next((f for f in reversed(stack) if any(part in f.filename for part in ours)), stack[0])
         self.waits[f"{what}, {'/'.join(frame.filename.split('/')[-3:])}:{frame.lineno}: {frame.line}"] += 1
 
@@ -172,6 +205,14 @@ class PretendDevice(TorchDispatchMode):
     def own_waits(self) -> int:
         """Those that transformers does not cause, which looks at positions once in each forward pass."""
         return sum(n for line, n in self.waits.items() if "transformers" not in line)
+
+
+def _called_by_autograd() -> bool:
+    """Whether C++ makes a tensor in a backward pass, zeros for instance: it takes all gradients for CPU tensors."""
+    frame, own = sys._getframe(1), ("pretend_device", "torch/_compile", "torch/_dynamo")
+    while frame is not None and any(name in frame.f_code.co_filename for name in own):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.endswith("torch/autograd/graph.py")
 
 
 def _inner(x: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from hosts import host
+from runs import BeforeStep, save_llama_and_text, settings
 from test_gate import inputs, with_gradients
 
 import edgewise
@@ -100,3 +101,30 @@ def test_training_skips_only_frozen_heads():
     assert gates[0].b.grad[0] != 0 and gates[0].b.grad[1] == 0
     assert (gates[1].b.grad[:2] != 0).all()
     assert activations.expected_density[0, 1] == 0
+
+
+def test_training_freezes_heads_that_are_far_from_opening(tmp_path):
+    """At a validation, for good: skipped from then on, also after a resume, and closed in the twin that is saved."""
+    place = save_llama_and_text(tmp_path)
+    seen: list[Any] = []
+
+    def close(run: Any) -> None:
+        with torch.no_grad():
+            run.twin.gates[0].b[1] = -8.0
+            run.twin.gates[1].b[2] = -3.0
+
+    def look(run: Any) -> None:
+        seen.append((run.twin.frozen_heads, run.twin.gates[0].b[1].item()))
+
+    first = settings(tmp_path / "run", steps=3, freeze_closed=True)
+    edgewise.sparsify(
+        place / "llama", place / "text.txt", first, callbacks=[BeforeStep(0, close), BeforeStep(2, look)]
+    )
+    more = settings(tmp_path / "run", steps=6, freeze_closed=True, resume=True)
+    edgewise.sparsify(place / "llama", place / "text.txt", more, callbacks=[BeforeStep(4, look)])
+    frozen = [[False, True, False, False], [False] * 4]
+    assert [heads for heads, _ in seen] == [None, frozen]  # the first validation is that of the third step
+    assert all(abs(b + 8) < 1 for _, b in seen)
+    twin = edgewise.load(tmp_path / "run")
+    assert gates_of(twin)[0].b[1] < -6
+    assert gates_of(twin)[0].frozen_heads is None and gates_of(twin)[0].b.requires_grad

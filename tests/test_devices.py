@@ -1,14 +1,19 @@
 """Every command's core on a pretended accelerator: no double precision there, no mixed devices, and few waits for it."""
 
+import json
 import math
 
 import pytest
 import torch
-from hosts import host, text
+from accelerate.state import AcceleratorState
+from hosts import VOCABULARY, host, text
 from pretend_device import NAME, PretendDevice
+from runs import CONTEXT, ROWS, farthest, save_host, save_text, settings, weights
 from traced import random_transcoder
 
 import edgewise
+from edgewise.circuits.find import find_circuit
+from edgewise.circuits.result import ModelCircuit
 from edgewise.core.devices import device_of, dtype_of, without_tf32
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
@@ -18,7 +23,11 @@ from edgewise.models.find import find_model
 from edgewise.models.load import load_files
 from edgewise.models.loaded import load_models
 from edgewise.tasks.measure import measure_tasks
+from edgewise.tasks.pairs import Pair, Task
+from edgewise.training.callbacks import Callback
+from edgewise.training.transcoder.config import TranscoderConfig
 from edgewise.training.transcoder.evaluation import evaluate_transcoder
+from edgewise.training.transcoder.train import train_transcoder
 
 
 def twin(kind: str = "gpt2", **gate):
@@ -106,20 +115,162 @@ def test_transcoders():
 
 # ------------------------------------------------------------------------------------------------------------------ analyses
 
-
-def there(models: edgewise.LoadedModels) -> edgewise.LoadedModels:
-    for model in models.models:
-        on_device(model)
-    return models
+PROMPT = 'The opposite of " large " is "'
 
 
 def test_analyses_of_prompts():
+    """Everything that reads a prompt, on the device that `auto` finds."""
+    names = ("pocket", "pocket-sparse")
+    maps = edgewise.MapsConfig(prompt=PROMPT, heads="L5H1")
+    changes = edgewise.InterventionConfig(prompt=PROMPT, heads=("L4H1",), features=("L0/118@5",))
+    on_cpu = load_models(names, device="cpu")
+    expected = edgewise.collect_maps(on_cpu, maps)
+    effect = edgewise.intervene("pocket-sparse", changes).measured
     with PretendDevice():
-        models = there(load_models("pocket-sparse", device="cpu"))
-        tasks = measure_tasks(models, ["copy"], n=2)
-        flows = edgewise.collect_flow(models, edgewise.FlowConfig(('The opposite of " large " is "',)))
+        models = load_models(names)
+        assert all(model.device.type == NAME for model in models.models)
+        tasks = measure_tasks("pocket-sparse", ["copy"], n=2)
+        flows = edgewise.collect_flow(models, edgewise.FlowConfig((PROMPT,)))
+        panels = edgewise.collect_maps(models, maps).panels
+        assert edgewise.intervene("pocket-sparse", changes).measured == pytest.approx(effect, abs=1e-3)
+        small = edgewise.compact(models.models[1])
         repr([tasks, flows])
     assert math.isfinite(tasks.results["copy"].accuracy)
+    for panel, of_cpu in zip(panels, expected.panels, strict=True):
+        assert abs(panel.maps - of_cpu.maps).max() < 1e-5
+    assert small.num_parameters() < models.models[1].num_parameters()
+
+
+def shown_task(model, n: int = 8, length: int = 8) -> Task:
+    """Random pairs, and answers that make the model prefer the clean prompt's."""
+    clean, corrupt = text(n, length), text(n, length)
+    corrupt[:, 3] = (corrupt[:, 3] + 1) % VOCABULARY
+    corrupt[:, -1] = clean[:, -1]
+    with torch.no_grad():
+        difference = (model(input_ids=clean).logits - model(input_ids=corrupt).logits)[:, -1]
+    right, wrong = difference.argmax(-1).tolist(), difference.argmin(-1).tolist()
+    rows = zip(clean.tolist(), corrupt.tolist(), right, wrong, strict=True)
+    pairs = [
+        Pair("", "", ("",), ("",), tuple(a), tuple(b), (r,), (w,), {"end": length - 1}) for a, b, r, w in rows
+    ]
+    return Task("random", "logit difference", tuple(pairs), {}, sizes=(n // 2, n // 2, 0) if n > 4 else None)
+
+
+def circuit(model, task: Task, **options) -> ModelCircuit:
+    config = edgewise.CircuitConfig(prompts=8, scrutiny=False, ig_steps=1, **options)
+    return find_circuit(model, task, config)
+
+
+def test_circuits_of_heads():
+    """Heads, ranked and minimal, and token edges are those that the CPU finds."""
+    model = twin("llama")
+    task = shown_task(model, n=4)
+    expected = circuit(model, task, edges=False)
+    with PretendDevice():
+        found = circuit(on_device(model), task, edges=False)
+    assert not found.warnings and expected.heads is not None and found.heads is not None
+    assert found.heads.minimal is not None and found.token_edges is not None
+    assert found.heads.minimal.components == expected.heads.minimal.components  # pyright: ignore
+    assert found.token_edges == expected.token_edges
+
+
+@pytest.mark.slow
+def test_circuits_of_edges():
+    """Ranked and minimal, with the scrutiny of both searches."""
+    model = twin("llama")
+    task = shown_task(model, n=8)
+    expected = circuit(model, task, minimal=False)
+    config = edgewise.CircuitConfig(prompts=8, minimal_edges=True, ig_steps=1)
+    with PretendDevice():
+        found = find_circuit(on_device(model), task, config)
+    assert not found.warnings and found.edges is not None and found.edges.minimal is not None
+    assert found.edges.prefix.needed == pytest.approx(expected.edges.prefix.needed, abs=2)  # pyright: ignore
+
+
+@pytest.mark.slow
+def test_a_trace():
+    """Computed on the CPU, whatever the models are on."""
+    config = edgewise.TraceConfig(prompt=PROMPT)
+    with PretendDevice():
+        (found,) = edgewise.trace("pocket-sparse", config)
+    (expected,) = edgewise.trace("pocket-sparse", config)
+    assert [node.id for node in found.nodes] == [node.id for node in expected.nodes]
+
+
+# ------------------------------------------------------------------------------------------------------------------ training
+
+
+class Waits(Callback):
+    """Host synchronisations of each step, all that happens in it counted: ours and those of transformers."""
+
+    def __init__(self, device: PretendDevice):
+        self.device, self.steps = device, []
+
+    def on_step_begin(self, trainer) -> None:
+        self.before = self.device.waits.copy()
+
+    def on_step_end(self, trainer, metrics) -> None:
+        self.steps.append(self.device.waits - self.before)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with packed text; accelerate forgets the device afterwards."""
+    lines = save_text(tmp_path / "text.txt", rows=60).read_text().splitlines()
+    (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines))
+    AcceleratorState._reset_state(True)
+    yield tmp_path
+    AcceleratorState._reset_state(True)
+
+
+SPARSIFY = {
+    "joint": ("llama", {}),
+    "layer-wise warm-up": (
+        "gpt2",
+        {"layerwise_warmup": str(8 * ROWS * CONTEXT), "grad_accum": 2, "steps": 10},
+    ),
+    "sampled gates": ("llama", {"recipe": "paper", "grad_accum": 2}),
+    "adapters": ("llama", {"lora": 2}),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[] if k == "joint" else pytest.mark.slow) for k in SPARSIFY]
+)
+def test_sparsify_waits_once_a_step(kind, place):
+    """From the model's folder to the saved twin: the CPU's twin, and one wait a step, for the metrics."""
+    name, options = SPARSIFY[kind]
+    save_host(place / "model", name)
+    results = []
+    with PretendDevice() as device:
+        waits = Waits(device)
+        chosen = settings(place / "there", **{"steps": 4, "device": NAME, "save_minutes": 60, **options})
+        results.append(edgewise.sparsify(place / "model", place / "text.jsonl", chosen, callbacks=[waits]))
+        assert device.synchronized > 0  # before the clock is read
+    assert [step.total() for step in waits.steps] == [1] * len(waits.steps), waits.steps
+    AcceleratorState._reset_state(True)
+    chosen = settings(place / "here", **{"steps": 4, "device": "cpu", "save_minutes": 60, **options})
+    results.append(edgewise.sparsify(place / "model", place / "text.jsonl", chosen))
+    assert farthest(weights(place / "there"), weights(place / "here")) < 2e-3
+    assert results[0].summary["sparse_ce"] == pytest.approx(results[1].summary["sparse_ce"], abs=1e-3)
+
+
+def test_train_transcoder_waits_once_a_step(place):
+    """But for the first of a buffer, in which the model reads text."""
+    save_host(place / "model", "gpt2")
+    sizes = {"features": 16, "batch_size": ROWS, "tokens": str(6 * ROWS * CONTEXT), "save_minutes": 60}
+    found = []
+    for where in (NAME, "cpu"):
+        config = TranscoderConfig(out=place / where, device=where, **sizes)
+        with PretendDevice() as device:
+            waits = Waits(device)
+            found.append(train_transcoder(place / "model", place / "text.jsonl", config, callbacks=[waits]))
+        if where == NAME:
+            assert [step.total() for step in waits.steps[1:]] == [1] * 5, waits.steps
+            assert device.synchronized > 0
+        AcceleratorState._reset_state(True)
+    there, here = (result.evaluation for result in found)
+    assert there.loss == pytest.approx(here.loss, abs=1e-3)
 
 
 # -------------------------------------------------------------------------------------------------------------------- names

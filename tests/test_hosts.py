@@ -11,7 +11,11 @@ from transformers.cache_utils import StaticCache
 
 import edgewise
 from edgewise import GateConfig
+from edgewise.core.errors import EdgewiseError
+from edgewise.data import Batch
+from edgewise.gating.attention_interface import prepared_mask, takes_prepared_mask
 from edgewise.gating.edge_gate import gates_of
+from edgewise.measure.forward import forward
 
 GATES = [GateConfig("relative", 2.0), GateConfig("score", 0.5)]
 NO_SINKS = GateConfig("relative", 2.0, sinks=False)
@@ -229,3 +233,35 @@ def test_the_users_thread_limit_is_kept():
     logits(edgewise.gate(host("gpt2"), GATES[0]), text())
     assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("kind", HOSTS)
+def test_a_prepared_mask_is_the_one_of_transformers(kind, is_packed):
+    """Documents as the first visible key of each query: logits, gradients and edge counts are those of the mask."""
+    has_windows = kind in ("mistral", "gemma3")
+    model = edgewise.gate(host(kind), GateConfig("relative", b=1.0, sinks=has_windows))
+    positions = torch.cat([torch.arange(9), torch.arange(15)]).expand(2, -1) if is_packed else None
+    batch = Batch(text(2, 24), text(2, 24), positions)
+    assert takes_prepared_mask(model) != has_windows
+    results = []
+    for run in (
+        lambda: forward(model, batch),
+        lambda: model(batch.ids, position_ids=positions, use_cache=False),
+    ):
+        model.zero_grad()
+        with edgewise.tap(model) as activations:
+            logits = run().logits
+        (logits.square().mean() + activations.expected_density.mean()).backward()
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        counts = activations.density_per_head, activations.edges_per_query_per_head
+        results.append((logits.detach(), gradients, *counts))
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_host_that_reads_a_prepared_mask_as_a_mask_is_refused():
+    ids = text(1, 8)
+    mask = prepared_mask(ids, None)
+    with pytest.raises(EdgewiseError, match="not causal"):
+        edgewise.install(host("gpt2"))(ids, attention_mask=mask.clone(), use_cache=False)

@@ -18,8 +18,10 @@ RUNS = {
     "small": {},
     "paper": {"recipe": "paper", "grad_accum": 2},  # whose gates are sampled
     "alone": {"layerwise_warmup": str(2 * ROWS * CONTEXT)},
-    "sharded": {},
+    "sharded": {"recipe": "pretrained", "lr": 1e-3},  # whose weights are averaged
 }
+
+AVERAGED = ("--recipe", "pretrained", "--lr", 1e-3)
 
 # Of FSDP, accelerate knows nothing on a CPU: it would quietly take DDP instead. FSDP 2 itself works there, so it is told.
 WORKER = """
@@ -82,8 +84,8 @@ def together(place) -> str:
         arguments(place, place / "paper", "--recipe", "paper", "--grad-accum", 2),
         arguments(place, place / "alone", "--layerwise-warmup", 2 * ROWS * CONTEXT),
         "shard",
-        arguments(place, place / "sharded"),
-        arguments(place, place / "resumed", "--tokens", ROWS * CONTEXT),
+        arguments(place, place / "sharded", *AVERAGED),
+        arguments(place, place / "resumed", "--tokens", ROWS * CONTEXT, *AVERAGED),
         arguments(place, place / "resumed", "--resume"),
         arguments(place, place / "lora", "--lora", 2),
         arguments(place, place / "alone-in-shards", "--layerwise-warmup", ROWS * CONTEXT),
@@ -130,7 +132,9 @@ def test_two_processes_are_one(place, together, tmp_path, name):
 def test_a_run_in_shards_is_saved_whole_and_goes_on(place, together):
     assert edgewise.load(place / "sharded")(input_ids=torch.arange(CONTEXT)[None]).logits.isfinite().all()
     assert snapshot_names(place / "resumed") == ["step-000000002", "step-000000003"]
-    assert (place / "resumed" / "snapshots" / "step-000000003" / "pytorch_model_fsdp_0").is_dir()
+    snapshot = place / "resumed" / "snapshots" / "step-000000003"
+    assert (snapshot / "pytorch_model_fsdp_0").is_dir()
+    assert len(list(snapshot.glob("average-*-of-2.safetensors"))) == 2
     assert json.loads((place / "resumed" / "summary.json").read_text())["steps"] == STEPS
     assert edgewise.load(place / "resumed")(input_ids=torch.arange(CONTEXT)[None]).logits.isfinite().all()
 

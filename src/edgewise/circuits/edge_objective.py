@@ -24,7 +24,8 @@ class EdgeObjective(Objective):
         super().__init__()
         self.replays, self.wiring, self.max_memory = replays, wiring, max_memory
         self.total = wiring.count
-        self.effects = {split: replay.effect for split, replay in replays.items()}
+        self.device = replays["fit"].effect.device
+        self.effects = {split: replay.effect.cpu() for split, replay in replays.items()}
         self.patching = {split: EdgePatching(replay, wiring, max_memory) for split, replay in replays.items()}
         pairs = wiring.exists.nonzero()
         self.candidates = self._differing()[pairs[:, 0]]
@@ -38,7 +39,7 @@ class EdgeObjective(Objective):
         chunks = [
             self._scores(runs, masks) - runs.replay.corrupt.scores for _, runs in self.patching[split].runs()
         ]
-        return torch.cat(chunks, 1)
+        return torch.cat(chunks, 1).cpu()
 
     def _scores(self, runs: EdgeRuns, masks: Tensor) -> Tensor:  # bool [copies, m] -> [copies, n]
         """Circuits start at the layer at which they first differ from their majority, which is run once."""
@@ -56,11 +57,13 @@ class EdgeObjective(Objective):
                 scores[copies] = MaskedRun(runs, keep, layer=layer, earlier=earlier).scores()
         return scores
 
-    def _grid(self, masks: Tensor) -> Tensor:  # [copies, m] -> [copies, sources, targets]
-        exists = self.wiring.exists.to(masks.device)
+    def _grid(
+        self, masks: Tensor
+    ) -> Tensor:  # [copies, m] -> [copies, sources, targets], on the model's device
+        exists = self.wiring.exists
         grid = masks.new_zeros(len(masks), *exists.shape)
         grid[:, exists] = masks
-        return grid
+        return grid.to(self.device)
 
     def gradient(
         self, masks: Tensor, weights: Tensor | None = None, wanted: Tensor | None = None
@@ -69,8 +72,8 @@ class EdgeObjective(Objective):
         others is 0 where nothing near them is kept."""
         effect = self.effects["fit"]
         weights = torch.ones_like(effect) if weights is None else weights.to(effect)
-        total = (effect * weights).sum()
-        explained, gradient = torch.zeros(len(masks)).to(effect), torch.zeros_like(masks, dtype=torch.float)
+        total = (effect * weights).sum().item()
+        explained, gradient = torch.zeros(len(masks)), torch.zeros_like(masks, dtype=torch.float)
         wanted = torch.ones_like(masks[0], dtype=torch.bool) if wanted is None else wanted
         grid = self._grid(wanted[None])[0]
         for of_chunk, runs in self.patching["fit"].runs():
@@ -82,9 +85,9 @@ class EdgeObjective(Objective):
                 with torch.enable_grad():
                     scores = MaskedRun(part, self._grid(keep), wanted=grid).scores()
                     recovered = scores - part.replay.corrupt.scores
-                    share = (recovered * weights[of_chunk][prompts]).sum(1) / total
-                explained += share.detach()
-                gradient = gradient + torch.autograd.grad(share.sum(), keep)[0]
+                    share = (recovered * weights[of_chunk][prompts].to(recovered)).sum(1) / total
+                explained = explained + share.detach().cpu()
+                gradient = gradient + torch.autograd.grad(share.sum(), keep)[0].cpu()
         return MaskGradient(explained, gradient)
 
     def _prompts_at_once(self, runs: EdgeRuns, copies: int) -> int:
@@ -102,7 +105,7 @@ class EdgeObjective(Objective):
         """Whether a source writes something else in the clean run than in the corrupt one."""
         runs = (runs for patching in self.patching.values() for _, runs in patching.runs())
         changes = [(clean_stream(of.replay).written != of.corrupt.written).flatten(2) for of in runs]
-        return torch.stack([change.any(2).any(0) for change in changes]).any(0)
+        return torch.stack([change.any(2).any(0) for change in changes]).any(0).cpu()
 
 
 def _layer_of_targets(wiring: Wiring) -> Tensor:  # -> int64 [targets]

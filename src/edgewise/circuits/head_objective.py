@@ -27,8 +27,9 @@ class HeadObjective(Objective):
         outputs = replays["fit"].clean.outputs
         self.shape = len(outputs), outputs[0].shape[1]
         self.total = self.shape[0] * self.shape[1]
-        self.effects = {split: replay.effect for split, replay in replays.items()}
-        self.candidates = torch.stack([_differing(replay) for replay in replays.values()]).any(0)
+        self.device = outputs[0].device
+        self.effects = {split: replay.effect.cpu() for split, replay in replays.items()}
+        self.candidates = torch.stack([_differing(replay) for replay in replays.values()]).any(0).cpu()
 
     def names(self, components: Sequence[int]) -> list[str]:
         heads = self.shape[1]
@@ -39,7 +40,7 @@ class HeadObjective(Objective):
         replay = self.replays[split]
         chunks = in_chunks(replay, copies_at_once(replay, self.max_memory))
         scores = [self._scores(chunk, masks) - chunk.corrupt.scores for _, chunk in chunks]
-        return torch.cat(scores, 1)
+        return torch.cat(scores, 1).cpu()
 
     def _scores(self, replay: Replay, masks: Tensor) -> Tensor:  # bool [copies, m] -> [copies, n]
         """Circuits start at the layer at which they first differ from their majority, which is computed once."""
@@ -65,16 +66,16 @@ class HeadObjective(Objective):
             scores = _patched_scores(replay, 0, replay.clean.hidden[0][None], self._grid(mask[None]))
         return [replay.clean.hidden[0], *hidden[1:]], scores[0]
 
-    def _grid(self, masks: Tensor) -> Tensor:  # [copies, m] -> [copies, layers, heads]
-        return masks.unflatten(1, self.shape)
+    def _grid(self, masks: Tensor) -> Tensor:  # [copies, m] -> [copies, layers, heads], on the model's device
+        return masks.unflatten(1, self.shape).to(self.device)
 
     def gradient(self, masks: Tensor, weights: Tensor | None = None) -> MaskGradient:
         replay = self.replays["fit"]
-        weights = torch.ones_like(replay.effect) if weights is None else weights.to(replay.effect)
+        weights = torch.ones(replay.n) if weights is None else weights
         used = weights.nonzero()[:, 0]
-        replay, weights = replay.select(used), weights[used]
+        replay, weights = replay.select(used), weights[used].to(replay.effect)
         total = (replay.effect * weights).sum()
-        explained, gradient = torch.zeros(len(masks)).to(weights), torch.zeros_like(masks, dtype=torch.float)
+        explained, gradient = torch.zeros(len(masks)), torch.zeros_like(masks, dtype=torch.float)
         at_once = max(1, copies_at_once(replay, self.max_memory) // (self.shape[0] * len(masks)))
         for prompts, chunk in in_chunks(replay, at_once):
             keep = masks.detach().to(chunk.clean.hidden[0].dtype).requires_grad_()
@@ -82,8 +83,8 @@ class HeadObjective(Objective):
             with torch.enable_grad():
                 scores = _patched_scores(chunk, 0, entering, self._grid(keep))
                 share = ((scores - chunk.corrupt.scores) * weights[prompts]).sum(1) / total
-            explained += share.detach()
-            gradient = gradient + torch.autograd.grad(share.sum(), keep)[0]
+            explained = explained + share.detach().cpu()
+            gradient = gradient + torch.autograd.grad(share.sum(), keep)[0].cpu()
         return MaskGradient(explained, gradient)
 
     def shuffled(self, seed: int) -> "HeadObjective":

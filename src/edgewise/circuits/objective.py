@@ -22,7 +22,9 @@ class MaskGradient(NamedTuple):
 
 class Objective(ABC):
     """m components of one model on a task's prompts. A circuit is a mask: components in it are computed, all others have
-    their corrupt activation. What circuits recover is remembered: searches meet the same ones again."""
+    their corrupt activation. What circuits recover is remembered: searches meet the same ones again.
+
+    Masks, and all that is returned, are on the CPU, where searches take them apart; the model may be elsewhere."""
 
     total: int
     """m."""

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
-from edgewise.cli.arguments import Flags, ModelArgument
+from edgewise.cli.arguments import PLACEMENT, Flags, ModelArgument, PlacementFlags
 from edgewise.tracing.config import InterventionConfig
 
 
-def ablate(model: ModelArgument, config: Flags[InterventionConfig], transcoder: Path | None = None) -> None:
+def ablate(
+    model: ModelArgument,
+    config: Flags[InterventionConfig],
+    transcoder: Path | None = None,
+    placement: PlacementFlags = PLACEMENT,
+) -> None:
     """Ablate, scale or patch heads and features by hand: the next tokens before and after, beside the trace's prediction.
 
     Examples:
@@ -18,6 +23,7 @@ def ablate(model: ModelArgument, config: Flags[InterventionConfig], transcoder: 
         model: An embedded model, a folder or a Hugging Face name.
         config: What is changed.
         transcoder: The folder of the model's transcoder. The shipped models bring theirs.
+        placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.cli.tables.output import Output, print_result
@@ -26,7 +32,8 @@ def ablate(model: ModelArgument, config: Flags[InterventionConfig], transcoder: 
     from edgewise.tracing.intervene import intervene
 
     display = Display()
-    result = intervene(load_models([model], display=display), config, transcoder=transcoder)
+    loaded = load_models([model], device=placement.device, dtype=placement.dtype, display=display)
+    result = intervene(loaded, config, transcoder=transcoder)
     title = f"{', '.join(result.changed)} of {result.model} {result.how}"
     print_result(Output(), result, title)
     display.print(f"Written to {result.save(config.out)}")

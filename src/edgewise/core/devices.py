@@ -62,6 +62,14 @@ def dtype_of(dtype: "str | torch.dtype | None") -> "torch.dtype | None":
     return None if dtype == "auto" else getattr(torch, dtype)
 
 
+def upload(x: "torch.Tensor", device: "torch.device | str") -> "torch.Tensor":
+    """A tensor on a device, copied from the CPU without waiting for what the device has still to do.
+
+    The memory may be written again at once: a copy from memory that is not pinned is staged. Not so on MPS.
+    """
+    return x.to(device, non_blocking=not str(device).startswith("mps"))
+
+
 def synchronize(device: "torch.device") -> None:
     """Wait until a device has done what it was given: before a clock is read."""
     import torch

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from edgewise.core.devices import upload
+
 IGNORE = -100
 """The target of a position without one; `cross_entropy` leaves it out by default."""
 
@@ -26,8 +28,8 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device."""
-        positions = None if self.positions is None else self.positions.to(device)
-        return Batch(self.ids.to(device), self.targets.to(device), positions)
+        positions = None if self.positions is None else upload(self.positions, device)
+        return Batch(upload(self.ids, device), upload(self.targets, device), positions)
 
     def micro_batches(self, size: int, device: torch.device | str = "cpu") -> Iterator["Batch"]:
         """The batch in pieces of at most `size` sequences, each on `device`."""

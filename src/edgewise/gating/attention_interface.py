@@ -5,6 +5,7 @@ arrives as an argument: every argument that is not known to be harmless is refus
 `probe.py`, which compares logits with the host's own attention.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.modeling_utils import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, create_causal_mask, sdpa_mask
+from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.kernels.equations import AttentionOutput
@@ -47,6 +48,7 @@ class AttentionCall(NamedTuple):
     scale: float
     mask: Tensor | None  # bool, [1 or batch, 1 or heads, queries, keys]
     extra: dict[str, Any]  # the host's other arguments
+    starts: Tensor | None = None  # int [batch, queries]: first visible key of each query
 
 
 Attend = Callable[[AttentionCall], AttentionOutput]
@@ -60,7 +62,7 @@ def attend_through_gate(call: AttentionCall) -> AttentionOutput:
             "attn_implementation='edgewise' was set by hand; use edgewise.load(...) or edgewise.install(model)"
         )
     return_weights = bool(call.extra.get("output_attentions"))
-    return gate(call.q, call.k, call.v, call.scale, call.mask, return_weights)
+    return gate(call.q, call.k, call.v, call.scale, call.mask, return_weights, call.starts)
 
 
 _attend: ContextVar[Attend] = ContextVar("attend", default=attend_through_gate)
@@ -97,11 +99,14 @@ def edgewise_attention(
         raise EdgewiseError(
             f"{type(module).__name__} is not causal: tokens attend to later ones; edgewise needs a decoder"
         )
-    mask = _checked_mask(attention_mask, query, key)
+    prepared = getattr(attention_mask, "edgewise_starts", None)
+    starts, mask = (
+        (None, _checked_mask(attention_mask, query, key)) if prepared is None else (prepared[0], None)
+    )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     # the compiler cannot read context variables; nothing else attends while it traces
     attend = attend_through_gate if torch.compiler.is_compiling() else _attend.get()
-    output = attend(AttentionCall(module, query, key, value, scale, mask, kwargs))
+    output = attend(AttentionCall(module, query, key, value, scale, mask, kwargs, starts))
     return output.y.transpose(1, 2).contiguous(), output.weights
 
 
@@ -161,6 +166,33 @@ def edgewise_mask(
     own = torch.arange(q_length, device=mask.device) + offset
     sees_itself = mask.gather(-1, own.view(1, 1, -1, 1).expand(*mask.shape[:2], -1, 1))
     return mask & sees_itself
+
+
+def prepared_mask(ids: Tensor, positions: Tensor | None) -> Tensor:  # [n, t], [n, t] -> bool [n, 1, t, t]
+    """The attention mask of packed documents as the first visible key of each query, for hosts that take prepared masks.
+
+    It takes no memory, and without it transformers waits for the device in each forward pass, to see whether sequences are
+    packed. `positions`: 0 where a document begins; None if each sequence is one. Read as a plain mask it would show later
+    tokens too, which `_checked_mask` refuses: what a host makes of it cannot go unnoticed.
+    """
+    n, t = ids.shape
+    mask = torch.ones((), dtype=torch.bool, device=ids.device).expand(n, 1, t, t)
+    starts = None if positions is None else torch.arange(t, device=ids.device) - positions
+    mask.edgewise_starts = (starts,)  # pyright: ignore
+    return mask
+
+
+def takes_prepared_mask(model: nn.Module) -> bool:
+    """Whether a model hands a prepared mask to its layers as it is: one that has transformers make the plain causal one."""
+    host = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), None)
+    if host is None or host.config is not host.config.get_text_config():
+        return False
+    config: Any = host.config
+    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    spans = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    made_by = getattr(sys.modules[type(host).__module__], "create_causal_mask", None)
+    is_plain = layers == {"full_attention"} and not any(spans)
+    return config._attn_implementation == NAME and is_plain and made_by is create_causal_mask
 
 
 AttentionInterface.register(NAME, edgewise_attention)

@@ -79,18 +79,19 @@ class EdgeGate(nn.Module):
         scale: float,
         mask: Tensor | None,  # bool, [1 or batch, 1 or heads, queries, keys]
         return_weights: bool = False,
+        starts: Tensor | None = None,  # int, [1 or batch, queries]: first visible key of each query
     ) -> AttentionOutput:
         """Gated attention: the blocked kernels, or the reference where a queries x keys matrix is read or edited."""
         dtype = v.dtype
         v = self._subtract_null_value(v)
-        k, v = self._prepend_prefix(k, v, mask)
+        k, v = self._prepend_prefix(k, v, mask if starts is None else starts)
         q, k, v = self._observe("queries", q), self._observe("keys", k), self._observe("values", v)
-        spec = self._spec(scale, mask)
+        spec = self._spec(scale, mask)._replace(starts=starts)
         if return_weights or any(tap.needs_matrices for tap in self.taps):
             output = reference(q, k, v, self.b, spec, edit=self._observe)
         else:
             output = gated_attention(q, k, v, self.b, spec, self.backend)
-        self._count_edges(output, q, k, mask)
+        self._count_edges(output, q, k, mask, starts)
         y = self._add_null_value(output.y, dtype)
         return output._replace(y=self._observe("outputs", y))
 
@@ -142,11 +143,13 @@ class EdgeGate(nn.Module):
             x = tap.observe(site, self.layer, x)
         return x
 
-    def _count_edges(self, output: AttentionOutput, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
+    def _count_edges(
+        self, output: AttentionOutput, q: Tensor, k: Tensor, mask: Tensor | None, starts: Tensor | None
+    ) -> None:
         if not self.taps:
             return
         expected, opened = self._of_all_heads(output.expected_edges), self._of_all_heads(output.open_edges)
-        counts = EdgeCounts(self.layer, expected, opened, *_count_visible(q, k, mask))
+        counts = EdgeCounts(self.layer, expected, opened, *_count_visible(q, k, mask, starts))
         for tap in self.taps:
             tap.counts.append(counts)
 
@@ -158,11 +161,15 @@ class EdgeGate(nn.Module):
         return edges.new_zeros(len(edges), self.all_heads).index_copy(1, index, edges)
 
 
-def _count_visible(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _count_visible(q: Tensor, k: Tensor, mask: Tensor | None, starts: Tensor | None) -> tuple[Tensor, Tensor]:
     """Visible (query, key) pairs, and queries with at least one visible key, each [batch, 1 or heads]."""
     batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     if mask is not None:
         return mask.sum((-2, -1)).expand(batch, -1), mask.any(-1).sum(-1).expand(batch, -1)
+    if starts is not None:  # a query sees at least itself
+        own = torch.arange(keys - queries, keys, device=q.device)
+        pairs = (own + 1 - starts).sum(-1, keepdim=True).expand(batch, 1)
+        return pairs, torch.full_like(pairs, queries)
     pairs = queries * (keys - queries) + queries * (queries + 1) // 2
     return torch.full((batch, 1), pairs, device=q.device), torch.full((batch, 1), queries, device=q.device)
 

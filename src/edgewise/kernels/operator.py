@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from edgewise.core.devices import upload
 from edgewise.core.errors import EdgewiseError
 from edgewise.kernels.backend import Backend, Forward, Inputs
 from edgewise.kernels.blocks import blocked_backend, pairs_in_blocks
@@ -34,11 +35,18 @@ def gated_attention_operator(
     q: Tensor, k: Tensor, v: Tensor, b: Tensor, spec: GateSpec, backend: str
 ) -> AttentionOutput:
     """Call the operator: the arguments of `equations.reference`, and the name of a backend."""
-    seed = torch.as_tensor(spec.seed, device=q.device) if spec.mode == "sample" else None
+    seed = _seed(spec.seed, q.device) if spec.mode == "sample" else None
     constants = (spec.kappa, spec.scale, spec.sinks, spec.first_sequence, spec.counts, backend)
     operator = torch.ops.edgewise.gated_attention.default
     output = operator(q, k, v, b, spec.mask, spec.starts, spec.closed, seed, *constants)  # pyright: ignore
     return AttentionOutput(*output[:3])
+
+
+def _seed(seed: int | Tensor, device: torch.device) -> Tensor:
+    """On the device; a number is filled in there, because copying one would wait for it."""
+    if isinstance(seed, Tensor):
+        return upload(seed, device)
+    return torch.full((), seed, dtype=torch.int64, device=device)
 
 
 class _Call(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from edgewise.data.batch import Batch
+from edgewise.gating.attention_interface import prepared_mask, takes_prepared_mask
 from edgewise.gating.edge_gate import gates_of
 from edgewise.measure.memory import activation_elements
 from edgewise.models.architecture import mlp_width, vocabulary_size
@@ -23,8 +24,10 @@ def run_model(model: nn.Module, batch: Batch) -> Tensor:  # -> [n, context, voca
 
 def forward(model: nn.Module, batch: Batch) -> Any:
     """A forward pass over a batch. Positions tell transformers where documents begin: attention stays inside them."""
-    positions = {} if batch.positions is None else {"position_ids": batch.positions}
-    return model(input_ids=batch.ids, use_cache=False, **positions)
+    arguments = {} if batch.positions is None else {"position_ids": batch.positions}
+    if takes_prepared_mask(model):
+        arguments["attention_mask"] = prepared_mask(batch.ids, batch.positions)
+    return model(input_ids=batch.ids, use_cache=False, **arguments)
 
 
 @contextmanager

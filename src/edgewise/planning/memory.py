@@ -4,7 +4,7 @@ Notation as in `flops.py`; I is the width inside an MLP, B the sequences compute
 
     weights          4 N: the twin is trained in float32; with bf16 also autocast's copies, 2 (P + V D)
     gradients        4 (trained weights)
-    optimizer        8 (trained weights): AdamW's two moments; 4 more for weight averaging, which FSDP does without
+    optimizer        8 (trained weights): AdamW's two moments; 4 more for weight averaging
     dense model      N in the checkpoint's dtype; with bf16 and a float32 checkpoint also autocast's 2 (P + V D)
     activations      4 B T L (6 D + 3 H d + 2 H_kv d + 4 I or 5 I), kept for the backward pass; nothing of size T x T
     logits           4 B T W: three such tensors at once (both models' and the gradient, or a softmax and its gradient);
@@ -79,7 +79,7 @@ def sparsify(shape: Shape, setup: Setup) -> Memory:
     kept = floats_per_layer(shape) * (1 if setup.checkpointing else shape.layers)
     kept += shape.layers * shape.width if setup.checkpointing else 0
     tokens, W = setup.micro_batch * setup.context, candidate_vocabulary(shape, setup)
-    averaged = setup.recipe.optimizer.averaged_fraction and not setup.sharded
+    averaged = setup.recipe.optimizer.averaged_fraction
     return Memory(
         weights=weights + autocast,
         gradients=gradients,

@@ -10,15 +10,26 @@ from accelerate import Accelerator
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from edgewise.core.errors import EdgewiseError
 
 FILE = "average.safetensors"
 
 
+def local_part(weight: Tensor) -> Tensor:
+    """A weight, or of one that FSDP has sharded the part that this process has: the same memory, without gradients."""
+    weight = weight.detach()
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
 class Average:
-    """The mean of all weights while they are few, then an exponential moving average."""
+    """The mean of all weights while they are few, then an exponential moving average. Each process averages its shards."""
 
     def __init__(self, weights: Iterable[nn.Parameter]):
-        self._weights = [weight.detach() for weight in weights]
+        weights = list(weights)
+        self._is_sharded = any(isinstance(weight, DTensor) for weight in weights)
+        self._weights = [local_part(weight) for weight in weights]
         self._means: list[Tensor] = []
         self.updates = 0
 
@@ -65,13 +76,21 @@ class Average:
     def add_to_snapshots(self, accelerator: Accelerator) -> None:
         """Save and load the average together with the accelerator's state."""
 
+        name = FILE
+        if self._is_sharded:
+            name = f"average-{accelerator.process_index}-of-{accelerator.num_processes}.safetensors"
+
         def save(_models: Any, _weights: Any, folder: str) -> None:
-            if accelerator.is_main_process:
-                self.save(Path(folder, FILE))
+            if self._is_sharded or accelerator.is_main_process:
+                self.save(Path(folder, name))
 
         def load(_models: Any, folder: str) -> None:
-            if Path(folder, FILE).is_file():  # a run that began without an average begins one now
-                self.load(Path(folder, FILE))
+            if Path(folder, name).is_file():
+                self.load(Path(folder, name))
+            elif any(Path(folder).glob("average*")):  # a run that began without an average begins one now
+                raise EdgewiseError(
+                    "the average of the weights was saved in other shards; resume with as many processes as before"
+                )
 
         accelerator.register_save_state_pre_hook(save)
         accelerator.register_load_state_pre_hook(load)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -85,6 +86,14 @@ def measure_together(
     return measure(
         model, share, batch_size=at_once, all_reduce=all_reduce, reference=reference, first_sequence=first
     )
+
+
+def clip_gradients(accelerator: Accelerator, model: nn.Module, maximum: float = 1.0) -> Tensor:  # -> []
+    """Scale gradients down to a norm; returns what it was, where it is: reading it would wait for the device."""
+    norm: Any = accelerator.clip_grad_norm_(model.parameters(), maximum)
+    if norm is None:  # where the launcher's own optimizer clips
+        return torch.zeros(())
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP's shards
 
 
 def count_pairs(batch: Batch) -> int:

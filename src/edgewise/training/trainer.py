@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from edgewise.core.devices import upload
 from edgewise.core.threads import use_free_cores
 from edgewise.training import snapshot
 from edgewise.training.callbacks import Callback
@@ -81,9 +82,9 @@ def take_step(run: TrainingRun, signals: Signals | None = None) -> tuple[Any, Si
     """Update the weights once. Metrics and signals are summed over the processes in one reduction."""
     began = time.monotonic()
     terms = run.forward_backward()
-    told = torch.tensor([float(signal) for signal in signals or Signals()], device=terms.device)
+    told = upload(torch.tensor([float(signal) for signal in signals or Signals()]), terms.device)
     sums: Tensor = run.accelerator.reduce(torch.cat([terms, told]), "sum")  # pyright: ignore
-    sums = sums.cpu()  # one copy for metrics and signals
+    sums = sums.cpu()  # the one time that the host waits for the device: metrics, norm and signals together
     metrics = run.update(sums[: len(terms)])
     run.state.step += 1
     run.state.seconds += time.monotonic() - began

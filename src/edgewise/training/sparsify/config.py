@@ -77,6 +77,9 @@ class SparsifyConfig:
     lora: Rank | None = None
     """Train LoRA adapters of this rank instead of all weights (needs peft). They are merged into the twin at the end, and
     also saved as adapters/: the same twin, for every command, at a fraction of the size."""
+    freeze_closed: bool = False
+    """Freeze heads whose offset b has fallen below -6, at every validation: their gates stay closed, and attention skips
+    them, so that steps get cheaper while the run goes on. For the relative gate."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """`bfloat16` computes matrix products in bfloat16 (autocast); weights and gates stay in float32."""
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"

@@ -149,8 +149,9 @@ def _backward_masked(
     model cannot learn from itself, so it learns from the text."""
     batch = run.data.train.take(run.batches.batch_size)
     n_targets = (batch.targets != IGNORE).sum().item()
-    for micro_batch in batch.micro_batches(run.batches.micro_batch_size, run.accelerator.device):
+    for micro_batch in batch.micro_batches(run.batches.micro_batch_size):
         candidates, micro_batch = run.gradients.candidates(micro_batch, step)
+        micro_batch = micro_batch.to(run.accelerator.device)
         with masked(model, mask), run.twin.autocast(), restricted_to(unembedding, candidates):
             logits = run_model(model, micro_batch)
         if run.recipe.distillation and mask is not None:

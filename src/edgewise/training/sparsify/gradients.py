@@ -13,6 +13,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from edgewise.core.devices import upload
 from edgewise.data import IGNORE, Batch
 from edgewise.gating.edge_gate import mode
 from edgewise.gating.tap import tap
@@ -54,12 +55,12 @@ class Gradients:
         n_targets, n_pairs = int((batch.targets != IGNORE).sum()), count_pairs(batch)
         share = share_of(batch, accelerator.process_index, accelerator.num_processes)
         first_sequence = accelerator.process_index * len(share.ids)
-        micro_batches = list(share.micro_batches(self._micro_batch_size, accelerator.device))
+        micro_batches = list(share.micro_batches(self._micro_batch_size))
         if is_layerwise:
             self.layerwise.record(batch, micro_batches)
         else:
             self.layerwise.forget()
-        terms, penalty = self.no_terms(), penalty.to(accelerator.device)
+        terms, penalty = self.no_terms(), upload(penalty, accelerator.device)
         model.train()
         for i, micro_batch in enumerate(micro_batches):
             syncs = i == len(micro_batches) - 1 and not is_layerwise
@@ -77,8 +78,9 @@ class Gradients:
         return terms
 
     def _backward(self, micro_batch: Batch, scale: Scale, step: int) -> Tensor:  # -> terms of StepMetrics
-        """Backward of a micro-batch through all layers, against the real loss."""
+        """Backward of a micro-batch, which is on the CPU, through all layers, against the real loss."""
         candidates, micro_batch = self.candidates(micro_batch, step)
+        micro_batch = micro_batch.to(self.accelerator.device)
         with (
             self.twin.autocast(),
             restricted_to(self.twin.unembedding, candidates),
@@ -114,13 +116,17 @@ class Gradients:
             return run_model(self.dense, micro_batch)
 
     def candidates(self, micro_batch: Batch, step: int) -> tuple[Candidates | None, Batch]:
-        """The candidate vocabulary of a micro-batch, None for all tokens, and the batch with targets as indices into it."""
+        """The candidate vocabulary of a micro-batch, None for all tokens, and the batch with targets as indices into it.
+
+        The micro-batch stays on the CPU, where the size of the vocabulary is known without waiting for a device.
+        """
         if (
             not self.recipe.paired_baseline
             or self.accelerator.distributed_type == DistributedType.FSDP  # weights are sharded
         ):
             return None, micro_batch
-        return self.sampler.draw(micro_batch, step)
+        candidates, micro_batch = self.sampler.draw(micro_batch, step)
+        return None if candidates is None else candidates.to(self.accelerator.device), micro_batch
 
     def _sum_gradients(self) -> None:
         """Sum over processes: DDP sees only gradients that go through the whole model."""

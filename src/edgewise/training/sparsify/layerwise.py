@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from edgewise.core.devices import upload
 from edgewise.data import IGNORE, Batch
 from edgewise.gating.edge_gate import attention_modules
 from edgewise.gating.tap import tap
@@ -64,17 +65,24 @@ def fisher_metrics(
 ) -> list[Tensor]:  # a layer: [D, D]
     """Fisher metric of each layer's attention output, averaged over positions."""
     device = next(dense.parameters()).device
-    generator = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     sums: list[Tensor] = []
     for micro_batch in batch.micro_batches(micro_batch_size, device):
         with torch.enable_grad(), _frozen_weights(dense), recording(dense) as calls:
-            logits = run_model(dense, micro_batch)[micro_batch.targets != IGNORE].float()
-            drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)
-            log_likelihood = logits.log_softmax(-1).gather(-1, drawn).sum()
+            logits = run_model(dense, micro_batch).float()
+            drawn = _sample(logits.detach().softmax(-1), generator)
+            log_p = logits.log_softmax(-1).gather(-1, drawn)[..., 0]
+            log_likelihood = log_p.masked_fill(micro_batch.targets == IGNORE, 0.0).sum()
         gradients = torch.autograd.grad(log_likelihood, [call.output for call in calls])
         outer = [(g := gradient.flatten(0, 1).float()).T @ g for gradient in gradients]
         sums = [a + b for a, b in zip(sums, outer, strict=True)] if sums else outer
     return [total / batch.ids.numel() for total in sums]
+
+
+def _sample(p: Tensor, generator: torch.Generator) -> Tensor:  # [..., vocabulary] -> int64 [..., 1]
+    """A token from each distribution, by inversion: random numbers from the CPU are the same for every device."""
+    u = upload(torch.rand(*p.shape[:-1], 1, generator=generator), p.device)
+    return torch.searchsorted(p.cumsum(-1), u).clamp_max(p.shape[-1] - 1)
 
 
 @contextmanager
@@ -106,7 +114,7 @@ class LayerwiseGradients:
         self._calls: list[list[AttentionCall]] = []  # of each micro-batch
 
     def record(self, batch: Batch, micro_batches: list[Batch]) -> None:
-        """Record the dense model's attention on a batch, once for all steps on it."""
+        """Record the dense model's attention on a batch, whose micro-batches are on the CPU, once for all steps on it."""
         if self._batch is batch:
             return
         self.forget()
@@ -114,7 +122,7 @@ class LayerwiseGradients:
         base: Any = self._dense.base_model
         for micro_batch in micro_batches:
             with torch.no_grad(), self._twin.autocast(), recording(self._dense) as calls:
-                forward(base, micro_batch)
+                forward(base, micro_batch.to(self._twin.accelerator.device))
             self._calls.append(calls)
 
     def backward(self, index: int, scale: Scale) -> Tensor:  # -> terms of StepMetrics

@@ -82,7 +82,7 @@ class OptimizerRecipe:
     averaged_fraction: float = 0.0
     """Fraction of the run whose weights are averaged to become the twin's; 0 for the last step's. Adam's steps at a useful
     learning rate add noise that alone costs a pretrained model more than the tolerance; the average has little of it, and
-    the multiplier follows the average's loss on held-out text. Not with FSDP."""
+    the multiplier follows the average's loss on held-out text. With FSDP, of its version 2."""
     batch_size: int = 16
     """Sequences per step, over all processes."""
 

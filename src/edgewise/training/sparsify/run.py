@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from edgewise.data import Data
 from edgewise.measure.loss import Measured
+from edgewise.training.distributed import clip_gradients
 from edgewise.training.diverged import Diverged
 from edgewise.training.sparsify.batches import TrainingBatches, micro_batch_size
 from edgewise.training.sparsify.config import SparsifyConfig
@@ -107,19 +108,24 @@ class SparsifyRun:
         return StepMetrics.from_terms(sums, self.twin.gates[0].heads)
 
     def forward_backward(self) -> Tensor:
-        """Gradients of the next batch; returns this process's terms of the `StepMetrics`."""
+        """Gradients of the next batch, clipped; returns this process's terms of the `StepMetrics`, and their norm."""
         if self.layerwise_steps == self.state.step > 0:
             self._end_warmup()
         batch = self.batches.next(repeat=self._repeats_batch)
-        return self.gradients.compute(batch, self.state.step, self.penalty, self.is_layerwise)
+        terms = self.gradients.compute(batch, self.state.step, self.penalty, self.is_layerwise)
+        norm = clip_gradients(self.accelerator, self.twin.model)
+        return torch.cat([terms, norm.to(terms)[None]])  # its sum over processes is finite if it is
 
     def update(self, sums: Tensor) -> StepMetrics:
-        """Update weights, thresholds, average and multiplier, given the terms summed over the processes."""
-        state, metrics = self.state, self.metrics_of(sums)
+        """Update weights, thresholds, average and multiplier, given what `forward_backward` returns, summed over the
+        processes."""
+        state, metrics, norm = self.state, self.metrics_of(sums[:-1]), sums[-1].item()
+        if not all(map(math.isfinite, (metrics.ce, metrics.density, norm))):
+            raise Diverged("the loss or its gradient is not a number", self)
         if not self.recipe.paired_baseline and not self.is_layerwise:
             metrics = metrics._replace(dense_ce=state.dense_ce)
         scheduled = self.schedule.at(state.step, state.planned_steps)
-        self._update_weights(metrics, scheduled.lr_factor)
+        self._update_weights(scheduled.lr_factor)
         if scheduled.threshold_bound is not None:
             self.twin.bound_thresholds(scheduled.threshold_bound)
         decay = self._update_average()
@@ -127,11 +133,8 @@ class SparsifyRun:
         state.density_per_head = metrics.density_per_head.tolist()
         return metrics
 
-    def _update_weights(self, metrics: StepMetrics, lr_factor: float) -> None:
+    def _update_weights(self, lr_factor: float) -> None:
         optimizer = self.twin.optimizer
-        norm = self.accelerator.clip_grad_norm_(self.twin.model.parameters(), 1.0)
-        if not all(map(math.isfinite, (metrics.ce, metrics.density, 0.0 if norm is None else float(norm)))):
-            raise Diverged("the loss or its gradient is not a number", self)
         for group, peak in zip(optimizer.param_groups, self.learning_rates, strict=False):
             group["lr"] = peak * lr_factor
         optimizer.step()
@@ -192,6 +195,9 @@ class SparsifyRun:
             "heads_closed": measured.heads_closed,
         }
         self.correct_multiplier(measured)
+        if self.config.freeze_closed and self.twin.gate.kappa == 1:
+            self.twin.freeze_closed_heads()
+            values["heads_frozen"] = sum(map(sum, self.twin.frozen_heads or []))
         return values
 
     def correct_multiplier(self, measured: Measured) -> None:
@@ -219,6 +225,7 @@ class SparsifyRun:
     def state_dict(self) -> dict[str, Any]:
         return {
             "state": self.state.state_dict(),
+            "frozen_heads": self.twin.frozen_heads,
             "recipe": asdict(self.recipe),
             "data": {"name": self.data.train.name, "state": self.batches.state_dict(self._repeats_batch)},
             "config": json.loads(json.dumps(asdict(self.config), default=str)),
@@ -227,6 +234,7 @@ class SparsifyRun:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.state.load_state_dict(saved["state"])
         self.batches.load_state_dict(saved["data"]["state"])
+        self.twin.set_frozen_heads(saved.get("frozen_heads"))
 
 
 def _initial_multiplier(recipe: MultiplierRecipe, tolerance: float) -> Multiplier:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgewise.core.devices import upload
 from edgewise.data import IGNORE, Batch
 from edgewise.measure.forward import run_model
 from edgewise.training.sparsify.batches import TrainingBatches
@@ -40,16 +41,19 @@ class Candidates(NamedTuple):
     tokens: Tensor  # int64 [C]
     log_weights: Tensor  # [C]: logarithm of the number of tokens that each stands for
 
+    def to(self, device: torch.device) -> "Candidates":
+        return Candidates(upload(self.tokens, device), upload(self.log_weights, device))
+
 
 @torch.no_grad()
 def likely_tokens(dense: nn.Module, batch: Batch, micro_batch_size: int, n: int = N_LIKELY) -> Tensor:
-    """The tokens with the highest mean probability on a batch, int64 [n]."""
+    """The tokens with the highest mean probability on a batch, int64 [n], on the CPU."""
     device = next(dense.parameters()).device
     total: Tensor | float = 0.0
     for micro_batch in batch.micro_batches(micro_batch_size, device):
         total = total + run_model(dense, micro_batch).float().softmax(-1).sum((0, 1))
     assert isinstance(total, Tensor)
-    return total.topk(n).indices
+    return total.topk(n).indices.cpu()
 
 
 def draw_candidates(

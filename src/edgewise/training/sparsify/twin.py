@@ -3,12 +3,14 @@
 import contextlib
 import copy
 import logging
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from edgewise.core.errors import EdgewiseError
@@ -20,6 +22,9 @@ from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.null_value import set_null_values
 from edgewise.training.sparsify.parameters import as_trained, can_fuse, parameter_groups
 from edgewise.training.sparsify.recipe import Recipe
+
+FROZEN_BELOW = -6.0
+"""Offset b below which heads are frozen: even an edge of weight 1 would open in 1 of 400 samples only."""
 
 # at every snapshot it would say that tied weights are saved once
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
@@ -48,6 +53,8 @@ def check_fsdp(config: SparsifyConfig, accelerator: Accelerator) -> None:
         raise EdgewiseError(
             "`layerwise_warmup` does not go together with FSDP: layers are not called through it"
         )
+    if config.freeze_closed:
+        raise EdgewiseError("`freeze_closed` does not go together with FSDP: thresholds are sharded")
 
 
 class TrainedTwin:
@@ -82,12 +89,13 @@ class TrainedTwin:
         self.average = self._make_average(recipe)
 
     def _make_average(self, recipe: Recipe) -> Average | None:
-        """The average that will be saved. With FSDP, snapshots would hold one process's shards of it."""
-        if (
-            not recipe.optimizer.averaged_fraction
-            or self.accelerator.distributed_type == DistributedType.FSDP
-        ):
+        """The average that will be saved."""
+        if not recipe.optimizer.averaged_fraction:
             return None
+        if self.accelerator.distributed_type == DistributedType.FSDP and not self.accelerator.is_fsdp2:
+            raise EdgewiseError(
+                f"the recipe {recipe.name} averages weights, which needs FSDP 2; start with --fsdp_version 2"
+            )
         average = Average(p for p in self.model.parameters() if p.requires_grad)
         average.add_to_snapshots(self.accelerator)
         return average
@@ -102,9 +110,53 @@ class TrainedTwin:
         enabled = self.config.dtype == "bfloat16"
         return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=enabled)
 
-    def averaged(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
         """The weights that would be saved, inside a `with` block."""
-        return contextlib.nullcontext() if self.average is None else self.average.applied()
+        if self.average is None:
+            yield
+            return
+        self._reshard()
+        with self.average.applied():
+            try:
+                yield
+            finally:
+                self._reshard()
+
+    def _reshard(self) -> None:
+        """Drop what FSDP has gathered for the last forward pass: it would outlive a change of the shards."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    @torch.no_grad()
+    def freeze_closed_heads(self) -> None:
+        """Skip heads that are far from opening, in the weights and in their average, from now on.
+
+        Without gradients an offset moves by Adam's momentum only, about 11 learning rates: a frozen head stays closed.
+        """
+        below = [edge_gate.b < FROZEN_BELOW for edge_gate in self.gates]
+        with self.averaged():
+            below = [
+                old & (edge_gate.b < FROZEN_BELOW) for old, edge_gate in zip(below, self.gates, strict=True)
+            ]
+        self.set_frozen_heads([heads.tolist() for heads in below])
+
+    def set_frozen_heads(self, frozen: list[list[bool]] | None) -> None:
+        """Freeze heads beside those that are frozen already: [layers][heads]."""
+        for edge_gate, heads in zip(self.gates, frozen or (), strict=bool(frozen)):
+            added = torch.tensor(heads, device=edge_gate.b.device)
+            before = edge_gate.frozen_heads
+            frozen_heads = added if before is None else before | added
+            edge_gate.frozen_heads = frozen_heads if frozen_heads.any() else None
+
+    @property
+    def frozen_heads(self) -> list[list[bool]] | None:
+        """Heads that are frozen, [layers][heads]; None if there are none."""
+        if all(edge_gate.frozen_heads is None for edge_gate in self.gates):
+            return None
+        none = [False] * self.gates[0].heads
+        return [none if (heads := gate.frozen_heads) is None else heads.tolist() for gate in self.gates]
 
     @torch.no_grad()
     def bound_thresholds(self, maximum: float) -> None:
@@ -115,11 +167,14 @@ class TrainedTwin:
     def finish(self) -> FinishedTwin:
         """The model to save: the average, adapters merged, dropout as it was. Nothing is trained after that."""
         if self.average is not None:
+            self._reshard()
             self.average.swap()
             self.average = None
         inner: Any = self.inner.requires_grad_()
         for module, p in self._dropout:
             module.p = p
+        for edge_gate in self.gates:
+            edge_gate.frozen_heads = None  # their b says it
         if self.config.lora is not None:
             adapters = Adapters.of(inner)
             return FinishedTwin(inner.merge_and_unload().eval(), None, adapters)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
+from edgewise.measure.forward import forward
 from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_input, replace_output
 from edgewise.training.transcoder.transcoder import Transcoder, massive_limits
@@ -68,8 +69,7 @@ def stream_shares(model: nn.Module, batch: Batch) -> Tensor:  # -> [L]
 def _run_layers(model: nn.Module, batch: Batch) -> None:
     """Forward pass without the unembedding."""
     base: Any = model
-    positions = {} if batch.positions is None else {"position_ids": batch.positions}
-    base.base_model(input_ids=batch.ids, use_cache=False, **positions)
+    forward(base.base_model, batch)
 
 
 def _append(x: Any, recorded: list[Tensor]) -> Any:

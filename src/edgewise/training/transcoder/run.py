@@ -23,6 +23,7 @@ from edgewise.measure.forward import sequences_per_pass
 from edgewise.training.budget import Costs
 from edgewise.training.config import TrainerConfig
 from edgewise.training.data import is_slow
+from edgewise.training.distributed import clip_gradients
 from edgewise.training.diverged import Diverged
 from edgewise.training.state import TrainingState
 from edgewise.training.transcoder.activations import stream_shares
@@ -150,16 +151,16 @@ class TranscoderRun:
         self.accelerator.backward(loss.total)
         return loss
 
-    def forward_backward(self) -> Tensor:  # -> [2 L]
+    def forward_backward(self) -> Tensor:  # -> [2 L + 1]: metrics of the layers, norm of the gradients
         loss = self._backward(self.state.planned_steps)
-        return torch.cat([loss.mse, loss.l0])
+        norm = clip_gradients(self.accelerator, self.model)
+        return torch.cat([loss.mse, loss.l0, norm.to(loss.mse)[None]])
 
-    def update(self, sums: Tensor) -> StepMetrics:  # [2 L]
+    def update(self, sums: Tensor) -> StepMetrics:  # [2 L + 1]
         means = sums / self.accelerator.num_processes
         layers = self.transcoder.layers
-        metrics = StepMetrics(means[:layers].tolist(), means[layers:].tolist())
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
-        if not math.isfinite(sum(metrics.mse)) or (norm is not None and not math.isfinite(float(norm))):
+        metrics = StepMetrics(means[:layers].tolist(), means[layers:-1].tolist())
+        if not math.isfinite(sum(metrics.mse) + means[-1].item()):
             raise Diverged("the loss or its gradient is not a number", self)
         factor = learning_rate_factor(self.state.step, self.state.planned_steps)
         for group, peak in zip(self.optimizer.param_groups, self.learning_rates, strict=True):

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.core.devices import upload
 from edgewise.data import Batch, SequenceStream
 from edgewise.measure.forward import sequences_per_pass
 from edgewise.training.transcoder.activations import mlp_activations
@@ -65,7 +66,7 @@ class ShuffledActivations:
         x, y = x.to(self._dtype), y.to(self._dtype)
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self._buffer) * 1009 + self.index)
         order = torch.randperm(x.shape[1], generator=generator)
-        return x, y, order.view(self.buffer_steps, -1).to(x.device)
+        return x, y, upload(order.view(self.buffer_steps, -1), x.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {

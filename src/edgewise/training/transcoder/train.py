@@ -77,7 +77,7 @@ def train_transcoder(
     began = time.monotonic()
     config = replace(config or TranscoderConfig(), out=Path((config or TranscoderConfig()).out))
     asked = config
-    accelerator = make_accelerator()
+    accelerator = make_accelerator(device=config.device)
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
     saved = open_run(config, WEIGHTS, display)
     if saved is not None:

@@ -39,6 +39,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgewise.core.devices import upload
+
 _HUB = "edgewise.training.transcoder.hub"
 """Imported when it is used: it imports this module."""
 THRESHOLD = 0.03
@@ -144,7 +146,7 @@ class Transcoder(nn.Module):
         """Which MLP outputs are massive; None if this model has none. For one layer, [..., D] -> [...]."""
         if not self.config.massive:
             return None
-        limit = torch.tensor(self.config.massive, device=y.device)[layer]
+        limit = upload(torch.tensor(self.config.massive), y.device)[layer]
         return torch.linalg.vector_norm(y, dim=-1) > (limit[:, None] if limit.ndim else limit)
 
     @property
