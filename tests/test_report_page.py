@@ -189,7 +189,6 @@ def trace(kind: str, words: list[str]) -> dict[str, Any]:
                 "direct": 0.4,
             }
         ],
-        "runner_up": [" big", 0.005],
         "figures": {
             "influence_kept": 0.97,
             "influence_of_errors": 0.2,

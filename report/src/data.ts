@@ -138,7 +138,6 @@ export interface Trace {
   label?: string; // the prompt, and the run if prompts are the same
   tokens: string[];
   logits: [string, number][];
-  runner_up?: [string, number]; // effects are changes of the logit minus this token's
   words?: WordCluster[];
   nodes: TraceNode[];
   links: TraceLink[];
