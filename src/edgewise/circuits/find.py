@@ -11,7 +11,7 @@ from edgewise.circuits.edges import EdgeCircuit, find_edges
 from edgewise.circuits.find_minimal import Interrupted
 from edgewise.circuits.heads import find_heads, patch_all_heads
 from edgewise.circuits.memory import copies_at_once, peak_memory
-from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
+from edgewise.circuits.prompt_maps import PromptMaps, example_numbers, prompt_tokens, read_maps, searched_pairs
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, ModelCircuit
 from edgewise.circuits.search import Search
@@ -77,15 +77,13 @@ def _save_maps(models: LoadedModels, task: Task, out: Path) -> None:
     for model in models.models:
         with eval_mode(model):
             maps.append(read_maps(model, task))
-    PromptMaps(prompt_tokens(task, models.tokenizer), maps).save(out)
+    PromptMaps(prompt_tokens(task, models.tokenizer), maps, example_numbers(task)).save(out)
 
 
 def _examples(task: Task) -> list[dict[str, Any]]:
-    """The prompts that are searched on."""
-    searched = [i for split, numbers in task.splits.items() if split != "test" for i in numbers]
     return [
         {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
-        for pair in (task.pairs[i] for i in searched)
+        for pair in searched_pairs(task)
     ]
 
 

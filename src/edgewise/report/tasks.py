@@ -37,15 +37,17 @@ def task_data(path: Path) -> dict[str, Any]:
 def _prompts_data(folder: Path, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     prompt_maps = PromptMaps.load(folder)
     prompts = []
-    for i, tokens in enumerate(prompt_maps.tokens):
+    for i, (number, tokens) in enumerate(zip(prompt_maps.numbers, prompt_maps.tokens, strict=True)):
         maps_per_model = [model_maps[i] for model_maps in prompt_maps.maps]
         if any(maps.shape[-1] != len(tokens) * (len(tokens) + 1) // 2 for maps in maps_per_model):
             raise EdgewiseError(f"{PROMPT_MAPS} do not fit their tokens")
+        if number >= len(examples):
+            raise EdgewiseError(f"{PROMPT_MAPS} have more prompts than the circuit has examples")
         prompts.append(
             {
-                "text": examples[i]["clean"],
+                "text": examples[number]["clean"],
                 "tokens": tokens,
-                "answers": examples[i]["answers"][:3],
+                "answers": examples[number]["answers"][:3],
                 "maps": [pack_maps(maps) for maps in maps_per_model],
                 "types": [_head_types(maps, tokens) for maps in maps_per_model],
             }
