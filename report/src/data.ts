@@ -20,6 +20,8 @@ export interface Curve {
 export interface ComponentCircuit {
   total: number;
   needed: number;
+  threshold?: number; // the task's own, at which the circuit is this one:
+  components?: string[] | null; // of the smallest circuit that a joint search found
   minimal?: number | null; // components of the smallest circuit that a joint search found
   faithfulness: number;
   curve: Curve;
