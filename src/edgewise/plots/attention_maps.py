@@ -253,7 +253,10 @@ def _head_count(panel: Panel, maps: AttentionMaps) -> str:
     text = f"{len(panel.heads)} of {len(panel.statistics)} heads"
     if panel.explained is None:
         return text
-    return f"{text} explain{'s' * (len(panel.heads) == 1)} {panel.explained:.0%} of {maps.task}"
+    text += f" explain{'s' * (len(panel.heads) == 1)} "
+    if maps.threshold is None or panel.explained >= maps.threshold:
+        return f"{text}{panel.explained:.0%} of {maps.task}"
+    return f"{text}{maps.threshold:.0%} of {maps.task} ({panel.explained:.0%} held out)"
 
 
 def _type_counts(panel: Panel, width: float) -> list[str]:

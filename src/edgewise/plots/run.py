@@ -21,6 +21,8 @@ def draw_run(result: SparsifyResult, **look: Unpack[LookArguments]) -> Figure:
     checked = check_look(look, 1, unused=["cmap"])
     (name,) = checked.named([model_name(str(summary["model"]))])
     title = f"Post-training of {name}: {summary['density']:.2%} of edges left"
+    if summary["delta_ce"] > summary["tolerance"]:
+        title += f", loss {summary['delta_ce']:+.3f} misses its tolerance of {summary['tolerance']:g}"
     caption = (
         f"Recipe {summary['recipe']}, seed {summary['seed']}. Held-out loss in nats per token; the target is the dense "
         f"model's {summary['dense_ce']:.3f} + {summary['tolerance']:g}{kl}."
