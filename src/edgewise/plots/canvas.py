@@ -48,7 +48,8 @@ def canvas(look: Look, width: float, height: float) -> Iterator[tuple[Figure, Ax
             axes = figure.add_axes((0, 0, 1, 1))
         else:
             axes, figure = look.ax, root_figure(look.ax)
-            scale *= min(1.0, room_of(axes)[1] / look.scale / (height + above))
+            room = room_of(axes)
+            scale = min(scale, room[0] / width, room[1] / (height + above))
             axes.set(aspect="equal", anchor="N")
         axes.set(xlim=(0, width), ylim=(height, -above), autoscale_on=False)
         axes.axis("off")

@@ -112,7 +112,7 @@ def room_of(axes: Axes) -> tuple[float, float]:
     if figure.get_layout_engine() is not None:
         figure.draw_without_rendering()
     box = axes.get_window_extent()
-    return 72 * box.width / figure.dpi, 72 * box.height / figure.dpi
+    return float(72 * box.width / figure.dpi), float(72 * box.height / figure.dpi)
 
 
 def root_figure(axes: Axes) -> Figure:
