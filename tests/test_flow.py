@@ -33,7 +33,15 @@ def test_a_line_for_each_open_edge_above_the_smallest_weight(tmp_path):
             assert 0 <= colour[3] - edge.weight < 0.0201
     text = whole_text(figure, tmp_path)
     assert f"{len(dense.edges) - n_visible} edges of the dense model with a weight under 0.01" in text
-    for part in (*tokens, "90 open edges", "L0", "L1", "a dense one", "(sparse)", "opacity: weight, hue: head"):
+    for part in (
+        *tokens,
+        "90 open edges",
+        "L0",
+        "L1",
+        "a dense one",
+        "(sparse)",
+        "opacity: weight, hue: head",
+    ):
         assert part in text
 
 

@@ -29,7 +29,14 @@ from edgewise.training.sparsify.result import SparsifyResult
 
 
 def run() -> SparsifyResult:
-    summary = {"model": "a_model", "recipe": "small", "seed": 0, "density": 0.1, "dense_ce": 2.0, "tolerance": 0.01}
+    summary = {
+        "model": "a_model",
+        "recipe": "small",
+        "seed": 0,
+        "density": 0.1,
+        "dense_ce": 2.0,
+        "tolerance": 0.01,
+    }
     steps = [{"tokens": 1e5 * i, "expected_density": 0.9**i, "beta": 0.1 * i} for i in range(1, 9)]
     checks = [{"tokens": 1e5 * i, "held_out_ce": 2.0, "density": 0.9**i, "delta_ce": 0.02} for i in (4, 8)]
     return SparsifyResult(summary | {"delta_ce": 0.02}, Path(), log=steps + checks)
@@ -65,7 +72,9 @@ def words(figure: Figure) -> str:
 def test_titles_and_names_are_arguments_and_there_is_no_caption_unless_asked_for(which: str):
     names = ["first one", "second one"][: FIGURES[which][2]]
     named = words(drawn(which, names=names)).replace("\n", " ")
-    assert "My own title" in words(drawn(which, title="My own title")) and all(name in named for name in names)
+    assert "My own title" in words(drawn(which, title="My own title")) and all(
+        name in named for name in names
+    )
     plain, explained = words(drawn(which, title="")), words(drawn(which, title="", caption=True))
     assert len(explained) > len(plain) + 40
 
@@ -88,7 +97,9 @@ def test_every_figure_works_in_a_subplot(which: str):
 @every_figure
 def test_width_and_theme_scale_the_figure(which: str):
     plain, wide = drawn(which, width=6.0), drawn(which, width=9.0)
-    assert plain.get_size_inches()[0] == pytest.approx(6.0) and wide.get_size_inches()[0] == pytest.approx(9.0)
+    assert plain.get_size_inches()[0] == pytest.approx(6.0) and wide.get_size_inches()[0] == pytest.approx(
+        9.0
+    )
     slide = drawn(which, width=6.0 * SCALES["slides"], theme="slides")
     np.testing.assert_allclose(slide.get_size_inches(), SCALES["slides"] * plain.get_size_inches(), rtol=1e-6)
     sizes = [
@@ -103,20 +114,26 @@ def test_colours_of_models_are_arguments(which: str):
     colours = ["#ff00ff", "#00aa00"][: FIGURES[which][2]]
     figure = drawn(which, colours=colours)
     used = {
-        to_rgb(artist.get_color()) for artist in figure.findobj(lambda a: isinstance(a, Text)) if artist.get_text()
+        to_rgb(artist.get_color())
+        for artist in figure.findobj(lambda a: isinstance(a, Text))
+        if artist.get_text()
     }
     used |= {to_rgb(line.get_color()) for axes in figure.axes for line in axes.lines}
     assert {to_rgb(colour) for colour in colours} <= used
 
 
 def test_attention_weights_have_the_colours_of_a_colour_map():
-    blue, green = (np.asarray(draw_maps(grid(2, 1, 8), **look).axes[0].images[0].get_array()) for look in ({}, {"cmap": "Greens"}))
+    blue, green = (
+        np.asarray(draw_maps(grid(2, 1, 8), **look).axes[0].images[0].get_array())
+        for look in ({}, {"cmap": "Greens"})
+    )
     assert blue[..., 2].mean() > blue[..., 1].mean() and green[..., 1].mean() > green[..., 2].mean()
 
 
 def test_queries_go_up_on_request():
     down, up = (
-        np.asarray(draw_trace(traces(), query_axis=axis).axes[0].images[-1].get_array()) for axis in ("down", "up")
+        np.asarray(draw_trace(traces(), query_axis=axis).axes[0].images[-1].get_array())
+        for axis in ("down", "up")
     )
     np.testing.assert_array_equal(down, up[::-1])
     with pytest.raises(EdgewiseError, match="`query_axis`"):

@@ -149,7 +149,8 @@ def test_a_marked_cell_is_framed_in_every_map(tmp_path):
     middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
     assert middle == pytest.approx((left + 4.5 / 16 * (right - left), top + 7.5 / 16 * (bottom - top)))
     assert any(
-        "query 8 “word7”, key 5 “word4”" in text for text in texts(svg(maps, tmp_path, MapStyle(mark="8,5", caption=True)))
+        "query 8 “word7”, key 5 “word4”" in text
+        for text in texts(svg(maps, tmp_path, MapStyle(mark="8,5", caption=True)))
     )
     for wrong in ("5,8", "17,1"):
         with pytest.raises(EdgewiseError, match="no cell"):
@@ -157,9 +158,11 @@ def test_a_marked_cell_is_framed_in_every_map(tmp_path):
 
 
 def test_titles_counts_and_caption_say_what_is_shown(tmp_path):
-    caption = " ".join(texts(svg(grid(), tmp_path, MapStyle(colour_bar=True, caption=True)))).replace("\u00a0", " ")
+    caption = " ".join(texts(svg(grid(), tmp_path, MapStyle(colour_bar=True, caption=True)))).replace(
+        "\u00a0", " "
+    )
     for part in (
-        "61 of 144 heads explain 91% of copy",
+        "61 of 144 heads explain 90% of copy (91% held out)",
         "90%",
         "32 prompts",
         "logit difference",
@@ -193,7 +196,7 @@ def test_no_heads_and_one_head_are_drawn(tmp_path, style):
         assert why in drawn and any(text.startswith("0 of 144 heads") for text in drawn)
     drawn = texts(svg(grid(1, 1), tmp_path, style))
     assert drawn.count("word3") == 8  # twice in the prompt, at two sides, in two panels
-    assert "1 of 144 heads explains 91% of copy" in drawn
+    assert "1 of 144 heads explains 90% of copy (91% held out)" in drawn
 
 
 UNUSUAL = [
@@ -258,7 +261,9 @@ def test_a_long_map_keeps_its_lines():
     maps = grid(9, 9, 256)
     stripe = np.zeros((9, 256, 256), dtype=np.float32)
     stripe[:, 101:, 101] = 1
-    figure = draw_maps(replace(maps, panels=[replace(maps.panels[0], maps=stripe), maps.panels[1]]), caption=True)
+    figure = draw_maps(
+        replace(maps, panels=[replace(maps.panels[0], maps=stripe), maps.panels[1]]), caption=True
+    )
     pixels = np.asarray(images(figure)[0].get_array())
     assert (pixels[-10:, :].sum(-1) < 200).any(1).all()
     assert "darkest of 2 x 2" in " ".join(text.get_text() for text in figure.axes[0].texts).replace("\n", " ")

@@ -11,7 +11,13 @@ from edgewise.circuits.edges import EdgeCircuit, find_edges
 from edgewise.circuits.find_minimal import Interrupted
 from edgewise.circuits.heads import find_heads, patch_all_heads
 from edgewise.circuits.memory import copies_at_once, peak_memory
-from edgewise.circuits.prompt_maps import PromptMaps, example_numbers, prompt_tokens, read_maps, searched_pairs
+from edgewise.circuits.prompt_maps import (
+    PromptMaps,
+    example_numbers,
+    prompt_tokens,
+    read_maps,
+    searched_pairs,
+)
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, ModelCircuit
 from edgewise.circuits.search import Search

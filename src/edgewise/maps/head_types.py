@@ -75,7 +75,7 @@ class _Line(NamedTuple):
 
 
 def head_type(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadType:  # [t, t], ids or strings
-    """Classify one attention map. Without tokens, or without repeated ones, no head is an induction or duplicate-token head."""
+    """Classify one attention map. Without tokens that repeat, no head is an induction or duplicate-token head."""
     w = np.tril(np.asarray(weights, dtype=np.float64))
     w[:1] = 0
     mass = w.sum(1)
@@ -176,7 +176,7 @@ def _is_component(decomposed: _Decomposition, line: _Line, heaviest: _Line) -> b
 
 
 def _heaviest_line(decomposed: _Decomposition, targets: dict[str, Array]) -> _Line | None:
-    """The line that would hold the largest share, None if no line holds any; `targets`: of heads that find tokens, bool [t, t]."""
+    """The line that would hold the largest share, None if none holds any; `targets`: of heads that find tokens."""
     t = len(decomposed.w)
     position: Array = np.arange(t)
     i, j = position[:, None], position[None]

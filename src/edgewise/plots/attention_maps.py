@@ -204,7 +204,9 @@ def _draw_values(axes: Axes, weights: np.ndarray, x: float, y: float, layout: _L
     side = layout.side / len(weights)
     size = min(SMALL, side / 1.9)
     if size < 2.5:
-        raise EdgewiseError(f"the weights of {len(weights)} tokens cannot be read in this width: give a larger `width`")
+        raise EdgewiseError(
+            f"the weights of {len(weights)} tokens cannot be read in this width: give a larger `width`"
+        )
     for query, key in np.argwhere(np.tril(weights) > 0):
         weight = float(weights[query, key])
         red, green, blue = shades(np.array([weight]), layout.cmap)[0] / 255
@@ -254,7 +256,7 @@ def _head_count(panel: Panel, maps: AttentionMaps) -> str:
     if panel.explained is None:
         return text
     text += f" explain{'s' * (len(panel.heads) == 1)} "
-    if maps.threshold is None or panel.explained >= maps.threshold:
+    if maps.threshold is None:
         return f"{text}{panel.explained:.0%} of {maps.task}"
     return f"{text}{maps.threshold:.0%} of {maps.task} ({panel.explained:.0%} held out)"
 

@@ -189,7 +189,9 @@ def _set_scale(axes: Axes, kind: Kind, circuits: Sequence[ComponentCircuit]) -> 
     step = 1 + len(powers) // 5  # labels must not touch
     labels = [f"{p // 1000}k" if p >= 1000 else str(p) for p in powers]
     zero = [] if begin else [0]
-    axes.set_xticks([*zero, *powers], ["0"] * len(zero) + [x if i % step == 0 else "" for i, x in enumerate(labels)])
+    axes.set_xticks(
+        [*zero, *powers], ["0"] * len(zero) + [x if i % step == 0 else "" for i, x in enumerate(labels)]
+    )
     axes.minorticks_off()
 
 

@@ -89,7 +89,9 @@ def _layout(flows: Flows, heads: int, colour_heads: bool) -> _Layout:
     upright = all(len(visible(token)) <= 2 for flow in first for token in (*flow.tokens, *flow.answers))
     longest = max(ems(visible(token)) for flow in first for token in (*flow.tokens, *flow.answers[:-1]))
     narrow = max(COLUMN, 0.6 + sum(0.12 * len(flow.tokens) + 0.1 for flow in first))
-    level = 0.6 + sum(len(flow.tokens) * (7 * longest + 4) / 72 for flow in first)  # with the tokens side by side
+    level = 0.6 + sum(
+        len(flow.tokens) * (7 * longest + 4) / 72 for flow in first
+    )  # with the tokens side by side
     upright = upright or level <= PAGE
     width = narrow if narrow >= level or not upright else level
     names_per_line = int(3 * width)
@@ -98,7 +100,9 @@ def _layout(flows: Flows, heads: int, colour_heads: bool) -> _Layout:
     return _Layout(width, height, upright, names_per_line, MAX_LINES // sum(map(len, flows.rows)))
 
 
-def _draw_legend(figure: Picture | SubFigure, cell: SubplotSpec, hues: Sequence[str], names_per_line: int) -> None:
+def _draw_legend(
+    figure: Picture | SubFigure, cell: SubplotSpec, hues: Sequence[str], names_per_line: int
+) -> None:
     """The hue of each head."""
     axes = figure.add_subplot(cell)
     axes.axis("off")
@@ -168,7 +172,11 @@ def _head_hues(heads: int) -> list[str]:
 
 def _caption(flows: Flows, layout: _Layout, colour_heads: bool) -> str:
     """What a reader needs to know who sees the figure alone."""
-    encoding = "opacity: weight, hue: head, whose lines are beside each other" if colour_heads else "opacity: weight of the heaviest head"
+    encoding = (
+        "opacity: weight, hue: head, whose lines are beside each other"
+        if colour_heads
+        else "opacity: weight of the heaviest head"
+    )
     sentences = [
         f"A line for each open attention edge{'' if colour_heads else ' of any head'}, from the key (below) to the query "
         f"(above); {encoding}."

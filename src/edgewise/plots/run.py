@@ -45,9 +45,7 @@ def draw_run(result: SparsifyResult, **look: Unpack[LookArguments]) -> Figure:
     return shown(figure)
 
 
-def _draw_density(
-    axes: Axes, steps: list[dict[str, Any]], checks: list[dict[str, Any]], colour: str
-) -> None:
+def _draw_density(axes: Axes, steps: list[dict[str, Any]], checks: list[dict[str, Any]], colour: str) -> None:
     """Expected density on the training text, and share of open edges on held-out text."""
     expected = [line["expected_density"] for line in steps]
     axes.plot(_millions(steps), expected, color=colour, alpha=0.35, lw=0.8, label="expected, training text")

@@ -103,7 +103,9 @@ def _cell(axes: Axes) -> SubFigure:
     """The place of a subplot, for a figure that needs several axes; its own are turned off."""
     figure, place = axes.get_figure(), axes.get_subplotspec()
     if figure is None or place is None or place is not place.get_topmost_subplotspec():
-        raise EdgewiseError("this figure needs several axes: give an `ax` of a plain grid, as from plt.subplots")
+        raise EdgewiseError(
+            "this figure needs several axes: give an `ax` of a plain grid, as from plt.subplots"
+        )
     axes.axis("off")
     root = root_figure(axes)
     if root.get_layout_engine() is None:

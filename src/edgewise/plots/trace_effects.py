@@ -59,7 +59,9 @@ def draw_scatter(axes: Axes, trace: Trace, title: str) -> None:
         axes.scatter([i.actual for i in tested], [i.replaced for i in tested], label=label, **style)
     axes.axline((0, 0), slope=1, color="#a5adb8", linewidth=0.6, zorder=0)
     axes.set(ylabel=f"{title}\nin the replaced model")
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), handletextpad=0.1, borderpad=0.2, labelspacing=0.2)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1), handletextpad=0.1, borderpad=0.2, labelspacing=0.2
+    )
 
 
 def draw_parts(axes: Axes, trace: Trace) -> None:

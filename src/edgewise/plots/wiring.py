@@ -152,7 +152,9 @@ def _draw_components(axes: Axes, model: ModelCircuit, joined: set[str], colour: 
     kinds: dict[str, list[tuple[int, int]]] = {"circuit": [], "joined": [], "other": []}
     for layer, head in ((layer, head) for layer in range(n_layers) for head in range(n_heads)):
         is_joined = f"L{layer}H{head}" in joined
-        kinds["circuit" if (layer, head) in circuit else "joined" if is_joined else "other"].append((head, layer))
+        kinds["circuit" if (layer, head) in circuit else "joined" if is_joined else "other"].append(
+            (head, layer)
+        )
     for kind, places in kinds.items():
         if places:
             axes.plot(
