@@ -18,7 +18,7 @@ import pytest
 from edgewise.core.errors import EdgewiseError
 from edgewise.report.collect import collect
 from edgewise.report.packing import pack_maps
-from edgewise.report.page import report_html, write_report
+from edgewise.report.page import ReportPage, report_html, write_report
 
 REPOSITORY = Path(__file__).parents[1]
 AXE = REPOSITORY / "report" / "node_modules" / "axe-core" / "axe.min.js"
@@ -781,9 +781,7 @@ def test_missing_results_have_a_note_and_no_tab(browser: Any, tmp_path: Path):
 def test_the_page_works_inside_a_notebook(browser: Any, path: Path, tmp_path: Path):
     """In a sandboxed frame, without a URL or storage of its own."""
     outside = tmp_path / "notebook.html"
-    outside.write_text(
-        f'<iframe sandbox="allow-scripts" width=1000 height=800 srcdoc="{html.escape(path.read_text())}"></iframe>'
-    )
+    outside.write_text(ReportPage(path)._repr_html_())
     with Visit(browser, outside) as page:
         frame = page.frame_locator("iframe")
         frame.get_by_role("tab", name="Maps").click()

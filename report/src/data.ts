@@ -150,6 +150,7 @@ export interface Trace {
   looks: QKAttribution[]; // of the attention edges with most flow
   interventions: Intervention[];
   contexts: Record<string, FeatureContexts>;
+  names?: Record<string, string>; // of features: what they respond to → what they promote
   figures: Record<string, number | null>;
   warnings: string[];
   cells: PackedMaps; // flow through each attention edge, relative to the largest

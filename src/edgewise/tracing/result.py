@@ -11,6 +11,7 @@ from edgewise.core.files import write_arrays, write_json
 from edgewise.core.results import Result
 from edgewise.core.schema import read_arrays, read_as, saved_form
 from edgewise.core.text import visible
+from edgewise.tracing.feature_names import FeatureName, feature_name
 from edgewise.tracing.schema import Cluster, Intervention, Link, LinkPaths, Node, QKAttribution
 
 FILE, ARRAYS = "trace.json", "trace.safetensors"
@@ -80,6 +81,10 @@ class Trace(Result):
         """The position from which heads carry most to the last one (other than itself)."""
         flow = self.cells[:, :, -1].sum((0, 1))
         return int(flow[:-1].argmax()) if len(flow) > 1 else 0
+
+    def feature_name(self, layer: int, number: int) -> FeatureName | None:
+        """What a feature responds to and promotes, from its contexts; None without any."""
+        return feature_name(self.contexts, layer, number)
 
     @property
     def measured_on(self) -> str:
