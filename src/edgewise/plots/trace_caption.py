@@ -22,7 +22,8 @@ def _maps(panels: Sequence[CarryingHeads], side: float) -> str:
     text = (
         f"Attention maps of the fewest heads of {names} that carry {100 * share:.4g}% of what attention brings from key "
         f"{from_key} to query {to_query} on the way to the output, most important first. Query {direction}, key right; "
-        "white 0 to dark blue 1. Red: that query and key; filled if the head maps one to the other, that is, if the query gives "
+        "white 0 to dark blue 1. Red: that query and key; filled if the head maps one to the other, that is, if the query "
+        "gives "
         "this key more weight than any other."
     )
     return text + (
