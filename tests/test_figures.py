@@ -236,3 +236,13 @@ def test_the_commands_write_figures(tmp_path, capsys):
     for stem in ("circuit-curves", "circuit-wiring"):
         assert all((tmp_path / f"{stem}.{format}").is_file() for format in FORMATS)
     assert "antonym" in (tmp_path / "circuit-curves.svg").read_text()
+
+
+def test_a_task_of_three_pairs_is_refused_and_leaves_no_figure(tmp_path, capsys):
+    pair = {"clean": 'The opposite of " large " is "', "corrupt": 'The opposite of " hot " is "'}
+    lines = [json.dumps(pair | {"answer": "small", "wrong": "cold"})] * 3
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    with pytest.raises(SystemExit):
+        main(["circuit", "pocket", "--task", str(tmp_path / "own.jsonl"), "--out", str(tmp_path / "out")])
+    assert "own has 3 pairs of prompts; a circuit needs at least 4 pairs" in capsys.readouterr().err
+    assert not [*tmp_path.glob("out/*")]

@@ -642,7 +642,7 @@ def test_a_trace_opens_down_to_head_shares_qk_attribution_and_contexts(browser: 
 def test_a_trace_says_above_the_fold_how_far_it_can_be_trusted(browser: Any, path: Path):
     with Visit(browser, path, "#trace") as page:
         trust = page.locator(".trust")
-        assert "minus that of “big”" in trust.inner_text()
+        assert "log odds of “small”" in trust.inner_text()
         assert trust.locator("tbody tr").first.locator("td").all_inner_texts()[1::3] == [
             "0.61",
             "0.93",

@@ -56,6 +56,11 @@ def find_circuits(
     models = load_models(models)
     if task is None:
         task = split_task(config.task, models.tokenizer, config.prompts, config.seed, models.context)
+    if len(searched_pairs(task)) < MIN_PROMPTS:
+        pairs = len(searched_pairs(task))
+        raise EdgewiseError(
+            f"{task.name} has {pairs} pair{'s' * (pairs != 1)} of prompts; a circuit needs at least {MIN_PROMPTS} pairs"
+        )
     result = CircuitResult(
         task.name, task.metric, config.threshold, config.seed, config.method, _examples(task), []
     )

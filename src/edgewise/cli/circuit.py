@@ -56,7 +56,8 @@ def circuit(
             found = f"{config.out}/circuit.json"
             raise KeyboardInterrupt(f"interrupted; what was found is in {found}") from interrupt
         print_circuits(result)
-        save_circuit_figures(result, config.out, caption)
-        display.print(
-            f"circuit.json is in {config.out}, drawn as circuit-curves and circuit-wiring (svg, pdf, png)"
-        )
+        drawn = any(model.heads for model in result.models)
+        if drawn:
+            save_circuit_figures(result, config.out, caption)
+        figures = ", drawn as circuit-curves and circuit-wiring (svg, pdf, png)" if drawn else ""
+        display.print(f"circuit.json is in {config.out}{figures}")
