@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, cast
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import Collection, PathCollection
@@ -126,9 +127,10 @@ def scale_artists(root: Artist, scale: float) -> None:
         return
     for artist in root.findobj():
         if isinstance(artist, Text):
-            artist.set_fontsize(artist.get_fontsize() * scale)
+            artist.set_fontsize(float(artist.get_fontsize()) * scale)
             if isinstance(artist, Annotation) and artist.anncoords == "offset points":
-                artist.xyann = tuple(scale * x for x in artist.xyann)
+                x, y = artist.xyann
+                artist.xyann = (scale * x, scale * y)
         elif isinstance(artist, Line2D):
             artist.set_linewidth(artist.get_linewidth() * scale)
             artist.set_markersize(artist.get_markersize() * scale)
@@ -138,7 +140,7 @@ def scale_artists(root: Artist, scale: float) -> None:
             if isinstance(artist, FancyArrowPatch):
                 artist.set_mutation_scale(artist.get_mutation_scale() * scale)
         elif isinstance(artist, Collection):
-            artist.set_linewidth([float(width) * scale for width in artist.get_linewidth()])
+            artist.set_linewidth([float(width) * scale for width in np.atleast_1d(artist.get_linewidth())])
             if isinstance(artist, PathCollection) and len(artist.get_sizes()):
                 artist.set_sizes(artist.get_sizes() * scale**2)
         elif isinstance(artist, Axes):

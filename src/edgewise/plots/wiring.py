@@ -62,9 +62,9 @@ def circuit_edges(model: ModelCircuit) -> list[DrawnEdge]:
     edges = []
     for name, weight in model.edges.prefix.ranking:
         source, _, target = name.partition(" -> ")
-        ends = _place(model, source), _place(model, target)
-        if name in circuit and ends[0] and ends[1]:
-            edges.append(DrawnEdge(*ends, weight))
+        begin, end = _place(model, source), _place(model, target)
+        if name in circuit and begin and end:
+            edges.append(DrawnEdge(begin, end, weight))
     return edges
 
 
