@@ -80,7 +80,7 @@ def make_trace(
         "cells": cells,
         "maps": maps,
     }
-    not_drawn = {field.name: [] for field in fields(Trace)} | {"contexts": {}, "runner_up": ("", 0.0)}
+    not_drawn = {field.name: [] for field in fields(Trace)} | {"contexts": {}}
     return Trace(**(not_drawn | values | changes))
 
 

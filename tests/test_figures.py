@@ -138,7 +138,7 @@ def test_a_model_without_a_circuit_and_a_model_alone_are_drawn(which, tmp_path):
         "first without": result_of(no_circuit(), alone),
     }
     for case, made in cases.items():
-        figure = draw(made)
+        figure = draw(made, caption=True)
         text = whole_text(figure, tmp_path)
         assert nothing_sticks_out(figure), case
         assert ("does not show ioi" in text) == ("none" in case or "without" in case.split()[-1:]), case
@@ -160,7 +160,7 @@ def test_a_flow_of_one_token_and_of_closed_heads_is_drawn(tmp_path):
 
 def test_results_draw_themselves_and_show_their_table():
     result, flows = both(), Flows([[flow_of(["a", "b"])]])
-    assert panels(result.plot()) and lines_of(result.plot(wiring=True)) == [3, 3]
+    assert panels(result.plot()) and lines_of(result.plot(wiring=True)) == [6, 6]
     assert len(axes_of(flows.plot(colour_heads=True))) == 2
     assert repr(flows).startswith("Flows\nmodel") and "a dense one" in repr(flows)
     assert flows._repr_html_().count("<tr>") == 2
@@ -204,7 +204,7 @@ def test_a_run_is_drawn_in_all_formats_and_the_same_each_time(tmp_path):
         folder.mkdir()
         (folder / "log.jsonl").write_text("\n".join(json.dumps(line) for line in lines + checks))
         (folder / "summary.json").write_text(json.dumps(summary))
-        assert SparsifyResult.load(folder).save_figure(folder)[-1] == folder / "run.png"
+        assert SparsifyResult.load(folder).save_figure(folder, caption=True)[-1] == folder / "run.png"
     for format in FORMATS:
         first, second = ((folder / f"run.{format}").read_bytes() for folder in folders)
         assert first == second
@@ -236,3 +236,13 @@ def test_the_commands_write_figures(tmp_path, capsys):
     for stem in ("circuit-curves", "circuit-wiring"):
         assert all((tmp_path / f"{stem}.{format}").is_file() for format in FORMATS)
     assert "antonym" in (tmp_path / "circuit-curves.svg").read_text()
+
+
+def test_a_task_of_three_pairs_is_refused_and_leaves_no_figure(tmp_path, capsys):
+    pair = {"clean": 'The opposite of " large " is "', "corrupt": 'The opposite of " hot " is "'}
+    lines = [json.dumps(pair | {"answer": "small", "wrong": "cold"})] * 3
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    with pytest.raises(SystemExit):
+        main(["circuit", "pocket", "--task", str(tmp_path / "own.jsonl"), "--out", str(tmp_path / "out")])
+    assert "own has 3 pairs of prompts; a circuit needs at least 4 pairs" in capsys.readouterr().err
+    assert not [*tmp_path.glob("out/*")]

@@ -20,9 +20,9 @@ def test_a_line_for_each_open_edge_above_the_smallest_weight(tmp_path):
     assert len(dense.edges) == len(sparse.edges) == 2 * 3 * 15
     n_visible = sum(edge.weight >= MIN_WEIGHT for edge in dense.edges)
     assert len(visible_edges(dense)) == n_visible < len(dense.edges)
-    figure = draw_flow(flows)
+    figure = draw_flow(flows, colour_heads=True, caption=True)
     assert lines_of(figure) == [n_visible, len(sparse.edges)]
-    for axes, flow in zip(axes_of(figure), (dense, sparse), strict=True):
+    for axes, flow in zip([x for x in axes_of(figure) if x.collections], (dense, sparse), strict=True):
         (drawn,) = axes.collections
         for path, colour, edge in zip(
             drawn.get_paths(), drawn.get_colors(), visible_edges(flow), strict=True
@@ -33,8 +33,34 @@ def test_a_line_for_each_open_edge_above_the_smallest_weight(tmp_path):
             assert 0 <= colour[3] - edge.weight < 0.0201
     text = whole_text(figure, tmp_path)
     assert f"{len(dense.edges) - n_visible} edges of the dense model with a weight under 0.01" in text
-    for part in (*tokens, "90 open edges", "L0", "L1", "a dense one", "(sparse)", "opacity: weight."):
+    for part in (
+        *tokens,
+        "90 open edges",
+        "L0",
+        "L1",
+        "a dense one",
+        "(sparse)",
+        "opacity: weight, hue: head",
+    ):
         assert part in text
+
+
+def test_without_hues_a_line_is_the_heaviest_head_between_two_tokens_and_ends_at_their_places():
+    flow = flow_of(["one", "two", "three"], "sparse")
+    (axes,) = axes_of(draw_flow(Flows([[flow]])))
+    (drawn,) = axes.collections
+    heaviest: dict[tuple[int, int, int], float] = {}
+    for edge in flow.edges:
+        place = (edge.layer, edge.query, edge.key)
+        heaviest[place] = max(heaviest.get(place, 0.0), edge.weight)
+    lines = {}
+    for path, colour in zip(drawn.get_paths(), drawn.get_colors(), strict=True):
+        (key, layer), (query, _) = path.vertices
+        lines[int(layer), int(query), int(key)] = colour[3]
+    assert lines.keys() == heaviest.keys()
+    assert all(0 <= lines[place] - weight < 0.0201 for place, weight in heaviest.items())
+    # words stand side by side where they fit
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {0.0}
 
 
 def test_heads_have_hues_on_request(tmp_path):
@@ -49,7 +75,7 @@ def test_heads_have_hues_on_request(tmp_path):
 def test_the_number_of_lines_is_limited(tmp_path):
     tokens = [f"word{i}" for i in range(30)]
     flows = Flows([[flow_of(tokens, kind, layers=12, heads=12)] for kind in ("dense", "sparse")])
-    figure = draw_flow(flows)
+    figure = draw_flow(flows, colour_heads=True, caption=True)
     assert sum(lines_of(figure)) == MAX_LINES
     assert f"{MAX_LINES // 2:,} heaviest" in whole_text(figure, tmp_path)
     assert (tmp_path / "figure.svg").stat().st_size < 3e6

@@ -100,9 +100,7 @@ def save_trace(folder: Path) -> None:
         "influence_of_errors": 0.2,
         "closure": 1e-7,
     }
-    make_trace(3, layers=3, width=4, groups=(), contexts={}, runner_up=("x", 0.1), metrics=metrics).save(
-        folder
-    )
+    make_trace(3, layers=3, width=4, groups=(), contexts={}, metrics=metrics).save(folder)
 
 
 INFO = TranscoderInfo("a model", False, [0.1, 0.2], layers=2, features=6, width=4)

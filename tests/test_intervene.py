@@ -26,7 +26,7 @@ def transcoder() -> Transcoder:
 
 
 def test_one_ablation_is_that_of_the_trace(transcoder: Transcoder):
-    config = TraceConfig(logit="small", node_threshold=0.99, ablations=4)
+    config = TraceConfig(logit="small", node_threshold=1.0, edge_threshold=1.0, ablations=4)
     (traced,) = trace("pocket-sparse", config, transcoders=transcoder)
     for kind in ("head", "feature"):
         one = next(i for i in traced.interventions if i.kind == kind)

@@ -4,6 +4,7 @@ import json
 import time
 import warnings
 from dataclasses import replace
+from typing import Any
 from xml.dom import minidom
 
 import numpy as np
@@ -149,7 +150,8 @@ def test_a_marked_cell_is_framed_in_every_map(tmp_path):
     middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
     assert middle == pytest.approx((left + 4.5 / 16 * (right - left), top + 7.5 / 16 * (bottom - top)))
     assert any(
-        "query 8 “word7”, key 5 “word4”" in text for text in texts(svg(maps, tmp_path, MapStyle(mark="8,5")))
+        "query 8 “word7”, key 5 “word4”" in text
+        for text in texts(svg(maps, tmp_path, MapStyle(mark="8,5", caption=True)))
     )
     for wrong in ("5,8", "17,1"):
         with pytest.raises(EdgewiseError, match="no cell"):
@@ -157,9 +159,11 @@ def test_a_marked_cell_is_framed_in_every_map(tmp_path):
 
 
 def test_titles_counts_and_caption_say_what_is_shown(tmp_path):
-    caption = " ".join(texts(svg(grid(), tmp_path, MapStyle(colour_bar=True)))).replace("\u00a0", " ")
+    caption = " ".join(texts(svg(grid(), tmp_path, MapStyle(colour_bar=True, caption=True)))).replace(
+        "\u00a0", " "
+    )
     for part in (
-        "61 of 144 heads explain 91% of copy",
+        "61 of 144 heads explain 90% of copy (91% held out)",
         "90%",
         "32 prompts",
         "logit difference",
@@ -176,7 +180,7 @@ def test_no_text_runs_out_of_the_figure_or_into_another(narrow):
     maps = grid(12, 3)
     panels = [replace(maps.panels[0], title="W" * 80), maps.panels[1]]
     maps = replace(maps, panels=panels, prompt="W" * 300 + " 0123456789" * 9)
-    figure = draw_maps(maps, MapStyle(narrow=narrow, colour_bar=True, mark="8,5"))
+    figure = draw_maps(maps, MapStyle(narrow=narrow, colour_bar=True, mark="8,5", caption=True))
     figure.set_dpi(200)  # as it is saved
     renderer = FigureCanvasAgg(figure).get_renderer()
     boxes = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
@@ -193,7 +197,7 @@ def test_no_heads_and_one_head_are_drawn(tmp_path, style):
         assert why in drawn and any(text.startswith("0 of 144 heads") for text in drawn)
     drawn = texts(svg(grid(1, 1), tmp_path, style))
     assert drawn.count("word3") == 8  # twice in the prompt, at two sides, in two panels
-    assert "1 of 144 heads explains 91% of copy" in drawn
+    assert "1 of 144 heads explains 90% of copy (91% held out)" in drawn
 
 
 UNUSUAL = [
@@ -220,7 +224,7 @@ def test_unusual_tokens_are_drawn_as_text(tmp_path):
     maps = replace(grid(1, 1), tokens=UNUSUAL, prompt="".join(UNUSUAL))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        paths = save_figure(draw_maps(maps, MapStyle(mark="6,5")), tmp_path / "drawn")
+        paths = save_figure(draw_maps(maps, MapStyle(mark="6,5"), caption=True), tmp_path / "drawn")
     drawn = texts(paths[0].read_bytes())
     for label in (
         "⏎",
@@ -258,14 +262,17 @@ def test_a_long_map_keeps_its_lines():
     maps = grid(9, 9, 256)
     stripe = np.zeros((9, 256, 256), dtype=np.float32)
     stripe[:, 101:, 101] = 1
-    figure = draw_maps(replace(maps, panels=[replace(maps.panels[0], maps=stripe), maps.panels[1]]))
+    figure = draw_maps(
+        replace(maps, panels=[replace(maps.panels[0], maps=stripe), maps.panels[1]]), caption=True
+    )
     pixels = np.asarray(images(figure)[0].get_array())
     assert (pixels[-10:, :].sum(-1) < 200).any(1).all()
     assert "darkest of 2 x 2" in " ".join(text.get_text() for text in figure.axes[0].texts).replace("\n", " ")
 
 
 def test_a_notebook_shows_the_figure_and_the_table():
-    assert draw_maps(grid(2, 1))._repr_png_().startswith(b"\x89PNG")
+    figure: Any = draw_maps(grid(2, 1))
+    assert figure._repr_png_().startswith(b"\x89PNG")
     maps = empty(grid(2, 1), 1, "the twin does not show copy")
     assert repr(maps).startswith("AttentionMaps\nmodel") and "2 of 144" in repr(maps)
     assert maps._repr_html_().count("<tr>") == 3 and "the twin does not show copy" in maps._repr_html_()
@@ -280,3 +287,23 @@ def test_columns_and_marked_cells_are_validated():
         MapStyle(columns=0)
     rows = {image.get_extent()[3] for image in images(draw_maps(grid(10, 4), MapStyle(columns=4)))}
     assert len(rows) == 4
+
+
+def test_the_last_row_is_about_as_long_as_the_others():
+    rows = [image.get_extent()[3] for image in images(draw_maps(grid(10, 3)))]
+    assert [rows.count(y) for y in dict.fromkeys(rows)] == [5, 5, 3]
+    rows = [image.get_extent()[3] for image in images(draw_maps(grid(16, 7), MapStyle(columns=6)))]
+    assert [rows.count(y) for y in dict.fromkeys(rows)] == [6, 6, 4, 4, 3]
+
+
+def test_all_heads_are_a_row_for_each_layer():
+    rows = [image.get_extent()[3] for image in images(draw_maps(grid(144, 144)))]
+    assert [rows.count(y) for y in dict.fromkeys(rows)] == [12] * 24
+
+
+def test_a_map_alone_can_print_its_weights():
+    shown = [text.get_text() for text in draw_maps(grid(1, 1, 6), MapStyle(values=True)).axes[0].texts]
+    weights = grid(1, 1, 6).panels[0].maps[0]
+    assert "1" in shown and f"{weights[4, 2]:.2f}".removeprefix("0") in shown
+    with pytest.raises(EdgewiseError, match="`values`"):
+        draw_maps(grid(2, 1), MapStyle(values=True))

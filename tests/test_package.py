@@ -163,7 +163,7 @@ def test_a_wheel_in_an_empty_environment_runs_the_demo_and_the_first_notebook(di
     notebook = ROOT / "docs/notebooks/dense-against-sparse.ipynb"
     code = (
         "import edgewise, sys; assert edgewise.__file__.startswith(sys.prefix), edgewise.__file__\n"
-        "from edgewise.cli.demo_stages import run; from pathlib import Path; run(Path('demo'), 0.02, prompts=2)\n"
+        "from edgewise.cli.demo_stages import run; from pathlib import Path; run(Path('demo'), 0.02, prompts=4)\n"
         + notebook_code(notebook)
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg", "PYTHONPATH": ""}

@@ -18,7 +18,7 @@ import pytest
 from edgewise.core.errors import EdgewiseError
 from edgewise.report.collect import collect
 from edgewise.report.packing import pack_maps
-from edgewise.report.page import report_html, write_report
+from edgewise.report.page import ReportPage, report_html, write_report
 
 REPOSITORY = Path(__file__).parents[1]
 AXE = REPOSITORY / "report" / "node_modules" / "axe-core" / "axe.min.js"
@@ -189,7 +189,6 @@ def trace(kind: str, words: list[str]) -> dict[str, Any]:
                 "direct": 0.4,
             }
         ],
-        "runner_up": [" big", 0.005],
         "figures": {
             "influence_kept": 0.97,
             "influence_of_errors": 0.2,
@@ -643,7 +642,7 @@ def test_a_trace_opens_down_to_head_shares_qk_attribution_and_contexts(browser: 
 def test_a_trace_says_above_the_fold_how_far_it_can_be_trusted(browser: Any, path: Path):
     with Visit(browser, path, "#trace") as page:
         trust = page.locator(".trust")
-        assert "minus that of “big”" in trust.inner_text()
+        assert "log odds of “small”" in trust.inner_text()
         assert trust.locator("tbody tr").first.locator("td").all_inner_texts()[1::3] == [
             "0.61",
             "0.93",
@@ -782,9 +781,7 @@ def test_missing_results_have_a_note_and_no_tab(browser: Any, tmp_path: Path):
 def test_the_page_works_inside_a_notebook(browser: Any, path: Path, tmp_path: Path):
     """In a sandboxed frame, without a URL or storage of its own."""
     outside = tmp_path / "notebook.html"
-    outside.write_text(
-        f'<iframe sandbox="allow-scripts" width=1000 height=800 srcdoc="{html.escape(path.read_text())}"></iframe>'
-    )
+    outside.write_text(ReportPage(path)._repr_html_())
     with Visit(browser, outside) as page:
         frame = page.frame_locator("iframe")
         frame.get_by_role("tab", name="Maps").click()

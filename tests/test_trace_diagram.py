@@ -273,7 +273,7 @@ def test_effects_are_drawn_with_their_correlations_and_parts():
         Intervention("0_12_7", 1, 1, -3, "feature", replaced=-2.0, attention=-3.0, moved=[("L4H1", -2.5)]),
     ]
     metrics = {"feature_correlation_replaced": 0.84}
-    trace = make_trace(3, interventions=tested, runner_up=(" big", 0.1), metrics=metrics)
+    trace = make_trace(3, interventions=tested, metrics=metrics)
     figure = draw_effects([trace], caption=True)
     scatter, bars = figure.axes
     assert [text.get_text() for text in (scatter.get_legend() or pytest.fail("no legend")).get_texts()] == [
@@ -281,7 +281,7 @@ def test_effects_are_drawn_with_their_correlations_and_parts():
     ]  # fmt: skip
     labels = [label.get_text() for label in bars.get_yticklabels()]
     assert labels == ["L3H1", "“large” (5)", 'L0/12 at “"” (8) → L4H1']  # the largest above
-    assert bars.get_xlabel() == "change of logit of small minus that of big"
+    assert bars.get_xlabel() == "change of log odds of small"
     rectangles: Any = bars.patches
     width = {bar.get_facecolor(): 0.0 for bar in rectangles}
     for bar in rectangles:

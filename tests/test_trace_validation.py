@@ -49,11 +49,9 @@ def test_ablations_are_done_in_the_model():
     }
 
     def change(logits: Tensor) -> float:
-        runner_up = max(
-            (i for i in range(len(logits)) if i not in tokens), key=lambda i: graph.linear.logits[i]
-        )
+        others = [i for i in range(len(logits)) if i not in tokens]
         odds = [
-            sum(weight * (x[token] - x[runner_up]) for token, weight in tokens.items())
+            sum(weight * x[token] for token, weight in tokens.items()) - x[others].logsumexp(0)
             for x in (logits, graph.linear.logits)
         ]
         return float(odds[0] - odds[1])

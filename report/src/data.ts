@@ -20,6 +20,8 @@ export interface Curve {
 export interface ComponentCircuit {
   total: number;
   needed: number;
+  threshold?: number; // the task's own, at which the circuit is this one:
+  components?: string[] | null; // of the smallest circuit that a joint search found
   minimal?: number | null; // components of the smallest circuit that a joint search found
   faithfulness: number;
   curve: Curve;
@@ -138,7 +140,6 @@ export interface Trace {
   label?: string; // the prompt, and the run if prompts are the same
   tokens: string[];
   logits: [string, number][];
-  runner_up?: [string, number]; // effects are changes of the logit minus this token's
   words?: WordCluster[];
   nodes: TraceNode[];
   links: TraceLink[];
@@ -149,6 +150,7 @@ export interface Trace {
   looks: QKAttribution[]; // of the attention edges with most flow
   interventions: Intervention[];
   contexts: Record<string, FeatureContexts>;
+  names?: Record<string, string>; // of features: what they respond to → what they promote
   figures: Record<string, number | null>;
   warnings: string[];
   cells: PackedMaps; // flow through each attention edge, relative to the largest

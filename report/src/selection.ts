@@ -24,8 +24,21 @@ export const selectedSide = (traces: Trace[], state: State): number => clampInde
 export const selectedThreshold = (task: Task | undefined, state: State): number =>
   state.threshold > 0 ? Math.min(1, state.threshold) : (task?.threshold ?? 0.9);
 
-/** The number of components that explain the threshold's share of the effect: the first such count on the curve. */
+/** Components of the circuit at the threshold: at the task's own the minimal one, if it was searched for. */
 export function circuitSize(circuit: ComponentCircuit, threshold: number): number {
+  const isOwn = threshold === circuit.threshold;
+  return isOwn && typeof circuit.minimal === "number" ? circuit.minimal : prefixSize(circuit, threshold);
+}
+
+/** The names of these components; of many edges, those that were kept. */
+export function circuitComponents(circuit: ComponentCircuit, threshold: number): string[] {
+  if (threshold === circuit.threshold && circuit.components) return circuit.components;
+  return circuit.ranking.slice(0, prefixSize(circuit, threshold)).map(([name]) => name);
+}
+
+/** How many of the most important components explain the threshold's share of the effect: the first such count on the curve. */
+export function prefixSize(circuit: ComponentCircuit, threshold: number): number {
+  if (threshold === circuit.threshold) return circuit.needed;
   const index = circuit.curve.explained.findIndex((share) => share >= threshold);
   return index < 0 ? circuit.total : (circuit.curve.counts[index] ?? circuit.total);
 }
@@ -39,8 +52,7 @@ export function rankedHeads(model: ModelCircuit, layers: number, heads: number):
 /** The heads of a model's circuit at the threshold; without a circuit, all heads. */
 export function circuitHeads(model: ModelCircuit, threshold: number, layers: number, heads: number): string[] {
   if (model.shown) return model.shown;
-  const all = rankedHeads(model, layers, heads);
-  return model.head_circuit ? all.slice(0, circuitSize(model.head_circuit, threshold)) : all;
+  return model.head_circuit ? circuitComponents(model.head_circuit, threshold) : rankedHeads(model, layers, heads);
 }
 
 /** Importance of a head: share of the effect, mean over prompts. */

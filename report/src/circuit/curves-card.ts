@@ -1,6 +1,6 @@
 // Circuit curves: effect explained by the most important heads, and edges.
 import type { ComponentCircuit, ModelCircuit, Task } from "../data";
-import { circuitSize, selectedThreshold } from "../selection";
+import { prefixSize, selectedThreshold } from "../selection";
 import { card } from "../ui/card";
 import { chart, type Series } from "../ui/chart";
 import { modelColours } from "../ui/colour";
@@ -59,7 +59,7 @@ const rows = (task: Task, kind: Kind): Cell[][] =>
 function circuitChart(models: ModelCircuit[], kind: Kind, threshold: number, width: number): SVGSVGElement {
   const [names, colours] = [modelTitles(models), modelColours(models.map((model) => model.kind))];
   const sizes = models.map((model, i) =>
-    model[kind] ? `${names[i]}: ${circuitSize(model[kind], threshold)}` : "",
+    model[kind] ? `${names[i]}: ${prefixSize(model[kind], threshold)}` : "",
   );
   return chart({
     width,

@@ -1,7 +1,7 @@
 // Heads by importance: a grid of all heads of each model, layer by layer.
 import type { ModelCircuit, Task } from "../data";
 import { parseHead } from "../maps/attention-maps";
-import { circuitSize, selectedThreshold } from "../selection";
+import { circuitComponents, selectedThreshold } from "../selection";
 import { card } from "../ui/card";
 import { textOn, weightColour } from "../ui/colour";
 import { el, svg } from "../ui/dom";
@@ -36,12 +36,12 @@ export function headsCard({ store }: Context, task: () => Task, toggleHead: (hea
     const threshold = selectedThreshold(task(), store.state);
     const selected = store.state.head;
     const gridWidth = figureWidth(width, shown.length, 760);
-    const sizes = shown.map(({ model }) => circuitSize(model.head_circuit!, threshold));
+    const circuits = shown.map(({ model }) => new Set(circuitComponents(model.head_circuit!, threshold)));
     pictures = shown.map(({ model, name }, i) =>
-      headGrid({ model, name, width: gridWidth, size: sizes[i]!, selected, toggleHead }),
+      headGrid({ model, name, width: gridWidth, circuit: circuits[i]!, selected, toggleHead }),
     );
     const figures = shown.map(({ model, name }, i) => {
-      const caption = el("figcaption", {}, el("b", {}, name), ` ${sizes[i]} of ${model.head_circuit!.total} heads`);
+      const caption = el("figcaption", {}, el("b", {}, name), ` ${circuits[i]!.size} of ${model.head_circuit!.total} heads`);
       return el("figure", {}, caption, pictures[i]);
     });
     return [el("div", { class: "pair" }, ...figures)];
@@ -52,14 +52,14 @@ interface GridOptions {
   model: ModelCircuit;
   name: string;
   width: number;
-  size: number; // heads of the circuit
+  circuit: Set<string>;
   selected: string;
   toggleHead: (head: string) => void;
 }
 
 const LEFT = 30; // of the cells; layers are named beside them
 
-function headGrid({ model, name, width, size, selected, toggleHead }: GridOptions): SVGSVGElement {
+function headGrid({ model, name, width, circuit, selected, toggleHead }: GridOptions): SVGSVGElement {
   const { ranking } = model.head_circuit!;
   const max = Math.max(1e-9, ...ranking.map(([, value]) => value));
   const cellWidth = Math.min(64, (width - LEFT) / model.heads);
@@ -86,7 +86,7 @@ function headGrid({ model, name, width, size, selected, toggleHead }: GridOption
         "aria-pressed": String(head === selected),
         "aria-label": `${head}, rank ${rank + 1}, importance ${percent(value, 1)}`,
       },
-      ...cellShapes({ x, y, width: cellWidth, height: cellHeight }, strength, rank < size ? rank + 1 : null),
+      ...cellShapes({ x, y, width: cellWidth, height: cellHeight }, strength, circuit.has(head) ? rank + 1 : null),
     );
     tooltipOn(cell, `${head}: importance ${percent(value, 1)}`);
     onPress(cell, () => toggleHead(head));

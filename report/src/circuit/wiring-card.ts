@@ -1,6 +1,6 @@
 // Wiring: the strongest edges of each model's circuit, as many as the slider says.
 import type { Task } from "../data";
-import { circuitSize, selectedThreshold } from "../selection";
+import { circuitComponents, circuitSize, selectedThreshold } from "../selection";
 import { card } from "../ui/card";
 import { modelColours } from "../ui/colour";
 import { slider } from "../ui/controls";
@@ -43,7 +43,7 @@ export function wiringCard({ store }: Context, task: () => Task, toggleHead: (he
     const threshold = selectedThreshold(task(), store.state);
     pictures = indices.map((i) => {
       const { layers, heads, head_circuit: circuit, edge_circuit: edges } = models[i]!;
-      const kept = circuit?.ranking.slice(0, circuitSize(circuit, threshold)).map(([name]) => name);
+      const kept = circuit ? circuitComponents(circuit, threshold) : [];
       return wiringPicture({
         width: figureWidth(width, indices.length, 900),
         layers,

@@ -5,7 +5,7 @@ import { card } from "../ui/card";
 import { chart } from "../ui/chart";
 import { colour } from "../ui/colour";
 import { add, el, onResize, replace, select, zoom } from "../ui/dom";
-import { indexChoices, percent, plural, shortNumber, visible } from "../ui/format";
+import { indexChoices, percent, plural, shortNumber, signed, visible } from "../ui/format";
 import type { Context, View } from "../ui/view";
 
 export function trainingCard({ report, store }: Context): View {
@@ -35,7 +35,8 @@ export function trainingCard({ report, store }: Context): View {
     const names = report.trainings.map(({ run, model }) => visible(run && run !== "." ? run : model, 60));
     const index = report.trainings.indexOf(training());
     const choose = (chosen: number) => store.set({ training: chosen });
-    replace(runs, names.length > 1 && select("Run", indexChoices(names), index, choose));
+    const name = names[index] && el("p", { class: "prompt" }, "Run ", el("b", {}, names[index]));
+    replace(runs, names.length > 1 ? select("Run", indexChoices(names), index, choose) : name);
     replace(details, facts(training()), evaluations(training()));
     if (stage.clientWidth) draw(stage.clientWidth / zoom());
   };
@@ -64,18 +65,25 @@ function charts({ checks, tolerance }: Training, width: number): SVGSVGElement[]
 }
 
 function facts(training: Training): HTMLElement {
-  const values = [
+  const { delta_ce: delta, tolerance } = training;
+  const missed = typeof delta === "number" && typeof tolerance === "number" && delta > tolerance;
+  const values: [unknown, string, boolean?][] = [
     [training.model, "model"],
+    [typeof delta === "number" ? signed(delta) : null, missed ? `loss, misses its tolerance of ${shortNumber(tolerance)}` : "loss above dense", missed],
+    [percent(training.density, 1), "open edges"],
     [training.recipe, "recipe"],
     [training.tokens?.toLocaleString("en"), "tokens"],
     [training.heads_closed === null ? null : `${training.heads_closed} of ${training.heads}`, "heads closed"],
     [training.seconds ? duration(training.seconds) : null, "time"],
     [training.seed, "seed"],
-  ].filter(([value]) => value !== null && value !== undefined);
+  ];
+  const known = values.filter(([value]) => value !== null && value !== undefined);
   return el(
     "dl",
     { class: "facts" },
-    ...values.map(([value, name]) => el("div", {}, el("dt", {}, name), el("dd", {}, visible(String(value), 40)))),
+    ...known.map(([value, name, isBad]) =>
+      el("div", isBad ? { class: "missed" } : {}, el("dt", {}, name), el("dd", {}, visible(String(value), 40))),
+    ),
   );
 }
 

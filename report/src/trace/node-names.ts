@@ -11,8 +11,13 @@ export function nodeName(trace: Trace, node: TraceNode): string {
   if (node.kind === "token") return `token ${tokenAt(trace, node.position)}`;
   if (node.kind === "logit") return `output ${quoted(node.label || trace.logits[0]?.[0], 16)}`;
   if (node.kind === "error") return `error L${node.layer} at ${tokenAt(trace, node.position)}`;
-  return `feature L${node.layer}/${node.number} at ${tokenAt(trace, node.position)}`;
+  return featureName(trace, node.layer, node.number, node.position);
 }
+
+const featureName = (trace: Trace, layer: number | string, number: number | string, position: number): string => {
+  const name = trace.names?.[`${layer}_${number}`];
+  return `feature L${layer}/${number}${name ? ` (${visible(name, 40)})` : ""} at ${tokenAt(trace, position)}`;
+};
 
 /** The name of a node that may have been pruned. */
 export function sourceName(trace: Trace, id: string, nodes: Map<string, TraceNode>): string {
@@ -23,7 +28,7 @@ export function sourceName(trace: Trace, id: string, nodes: Map<string, TraceNod
   if (!match) return visible(id, 40);
   const token = tokenAt(trace, Number(match[3]));
   if (match[1] === "E") return `token ${token}`;
-  return match[1] === "error" ? `error L${match[2]} at ${token}` : `feature L${match[1]}/${match[2]} at ${token}`;
+  return match[1] === "error" ? `error L${match[2]} at ${token}` : featureName(trace, match[1]!, match[2]!, Number(match[3]));
 }
 
 export function linkName(trace: Trace, link: TraceLink): string {

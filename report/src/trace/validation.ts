@@ -16,8 +16,7 @@ const PARTS = [
 /** What all effects are changes of. */
 export function measuredOn(trace: Trace): string {
   const answers = trace.logits.slice(0, 3).map(([text]) => quoted(text, 14));
-  const runnerUp = trace.runner_up?.[0];
-  return `the logit of ${answers.join(" / ")}${runnerUp ? ` minus that of ${quoted(runnerUp, 14)}` : ""}`;
+  return `the log odds of ${answers.join(" / ")}`;
 }
 
 /** Correlations of predictions with measured effects, a row for each model. */

@@ -11,7 +11,13 @@ from edgewise.circuits.edges import EdgeCircuit, find_edges
 from edgewise.circuits.find_minimal import Interrupted
 from edgewise.circuits.heads import find_heads, patch_all_heads
 from edgewise.circuits.memory import copies_at_once, peak_memory
-from edgewise.circuits.prompt_maps import PromptMaps, prompt_tokens, read_maps
+from edgewise.circuits.prompt_maps import (
+    PromptMaps,
+    example_numbers,
+    prompt_tokens,
+    read_maps,
+    searched_pairs,
+)
 from edgewise.circuits.replay import Replay, record
 from edgewise.circuits.result import CircuitResult, ModelCircuit
 from edgewise.circuits.search import Search
@@ -50,6 +56,11 @@ def find_circuits(
     models = load_models(models)
     if task is None:
         task = split_task(config.task, models.tokenizer, config.prompts, config.seed, models.context)
+    if len(searched_pairs(task)) < MIN_PROMPTS:
+        pairs = len(searched_pairs(task))
+        raise EdgewiseError(
+            f"{task.name} has {pairs} pair{'s' * (pairs != 1)} of prompts; a circuit needs at least {MIN_PROMPTS} pairs"
+        )
     result = CircuitResult(
         task.name, task.metric, config.threshold, config.seed, config.method, _examples(task), []
     )
@@ -77,15 +88,13 @@ def _save_maps(models: LoadedModels, task: Task, out: Path) -> None:
     for model in models.models:
         with eval_mode(model):
             maps.append(read_maps(model, task))
-    PromptMaps(prompt_tokens(task, models.tokenizer), maps).save(out)
+    PromptMaps(prompt_tokens(task, models.tokenizer), maps, example_numbers(task)).save(out)
 
 
 def _examples(task: Task) -> list[dict[str, Any]]:
-    """The prompts that are searched on."""
-    searched = [i for split, numbers in task.splits.items() if split != "test" for i in numbers]
     return [
         {"clean": pair.clean, "corrupt": pair.corrupt, "answers": [*pair.answers], "wrong": [*pair.wrong]}
-        for pair in (task.pairs[i] for i in searched)
+        for pair in searched_pairs(task)
     ]
 
 

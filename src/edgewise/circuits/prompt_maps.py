@@ -24,6 +24,7 @@ MAX_TOKENS = 256
 @dataclass(frozen=True)
 class _Saved:
     tokens: list[list[str]]
+    examples: list[int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class PromptMaps:
     """Of each prompt, as text."""
     maps: list[list[np.ndarray]]
     """Of each model and prompt, as `quantise` packs them, uint8 [layers, heads, t (t + 1) / 2]."""
+    examples: list[int] | None = None
+    """Which of the circuit's examples each prompt is; the first ones if not given."""
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write prompt-maps.json and prompt-maps.safetensors."""
@@ -41,25 +44,34 @@ class PromptMaps:
         arrays = {f"{m}.{p}": x for m, of_model in enumerate(self.maps) for p, x in enumerate(of_model)}
         return [
             write_arrays(path.with_suffix(".safetensors"), arrays),
-            write_json(path, {"tokens": self.tokens}, indent=None),
+            write_json(path, {"tokens": self.tokens, "examples": self.numbers}, indent=None),
         ]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Which of the circuit's examples each prompt is."""
+        return list(range(len(self.tokens))) if self.examples is None else self.examples
 
     @classmethod
     def load(cls, folder: str | Path) -> "PromptMaps":
         """Read the two files from a folder."""
         path = Path(folder) / f"{STEM}.json"
-        tokens = read_as(_Saved, path, "maps of prompts").tokens
+        saved = read_as(_Saved, path, "maps of prompts")
+        tokens = saved.tokens
         arrays = read_arrays(path.with_suffix(".safetensors"), "maps of prompts")
         models = len(arrays) // max(1, len(tokens))
         names = [[f"{m}.{p}" for p in range(len(tokens))] for m in range(models)]
         if {name for of_model in names for name in of_model} != arrays.keys():
             raise EdgewiseError(f"{path} and its arrays do not belong together")
-        return cls(tokens, [[arrays[name] for name in of_model] for of_model in names])
+        maps = cls(tokens, [[arrays[name] for name in of_model] for of_model in names], saved.examples)
+        if len(maps.numbers) != len(tokens) or min(maps.numbers, default=0) < 0:
+            raise EdgewiseError(f"{path} does not say which example each prompt is")
+        return maps
 
 
 @torch.no_grad()
 def read_maps(model: PreTrainedModel, task: Task) -> list[np.ndarray]:
-    """Attention maps on the task's first clean prompts, quantised."""
+    """Attention maps on the first clean prompts that are searched on, quantised."""
     maps = []
     for pair in _pairs(task):
         ids = torch.tensor([pair.clean_ids], device=model.device)
@@ -86,5 +98,17 @@ def quantise(weights: np.ndarray) -> np.ndarray:  # [..., t, t] -> uint8 [..., t
     return np.ascontiguousarray(quantised)
 
 
+def example_numbers(task: Task) -> list[int]:
+    """Which of the examples, in the order of `searched_pairs`, have their maps read."""
+    pairs = searched_pairs(task)[:MAX_PROMPTS]
+    return [number for number, pair in enumerate(pairs) if len(pair.clean_ids) <= MAX_TOKENS]
+
+
+def searched_pairs(task: Task) -> list[Pair]:
+    """The prompts that are searched on: not those that are held out."""
+    return [task.pairs[i] for split, numbers in task.splits.items() if split != "test" for i in numbers]
+
+
 def _pairs(task: Task) -> Sequence[Pair]:
-    return [pair for pair in task.pairs[:MAX_PROMPTS] if len(pair.clean_ids) <= MAX_TOKENS]
+    pairs = searched_pairs(task)
+    return [pairs[number] for number in example_numbers(task)]

@@ -10,7 +10,10 @@ DEFAULTS = CircuitConfig(out=Path("runs/circuit"))
 
 
 def circuit(
-    models: ModelsArgument, config: Flags[CircuitConfig] = DEFAULTS, placement: PlacementFlags = PLACEMENT
+    models: ModelsArgument,
+    config: Flags[CircuitConfig] = DEFAULTS,
+    caption: bool = False,
+    placement: PlacementFlags = PLACEMENT,
 ) -> None:
     """Find the heads and edges that carry a task's effect, in a model or in a dense model and its twin.
 
@@ -28,6 +31,7 @@ def circuit(
     Args:
         models: One model, or two to compare (dense first): embedded models, folders or Hugging Face names.
         config: The search.
+        caption: Draw captions below the figures that explain them.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
@@ -52,7 +56,8 @@ def circuit(
             path = f"{config.out}/circuit.json"
             raise KeyboardInterrupt(f"interrupted; what was found is in {path}") from interrupt
         print_circuits(result)
-        save_circuit_figures(result, config.out)
-        display.print(
-            f"circuit.json is in {config.out}, drawn as circuit-curves and circuit-wiring (svg, pdf, png)"
-        )
+        drawn = any(model.heads for model in result.models)
+        if drawn:
+            save_circuit_figures(result, config.out, caption)
+        figures = ", drawn as circuit-curves and circuit-wiring (svg, pdf, png)" if drawn else ""
+        display.print(f"circuit.json is in {config.out}{figures}")

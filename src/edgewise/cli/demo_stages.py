@@ -53,7 +53,7 @@ PROMPTS = {
 """A prompt of each task that is not in the training text of `pocket`, and what may follow."""
 
 
-def run(out: Path, minutes: float, prompts: int = 8) -> dict[str, Any]:
+def run(out: Path, minutes: float, prompts: int = 32) -> dict[str, Any]:
     """Run every stage; `minutes` is the time for post-training, `prompts` are the pairs on which circuits are searched."""
     with folder_lock(out):
         return _run(out, minutes, prompts)
@@ -199,8 +199,12 @@ class Demo:
             print_circuits(result)
             ratios[task] = result.ratios
         self.output.print(
-            f"Curves and rankings: {self.out}/circuits/*/circuit.json. These are {self.prompts} prompts; the figures "
-            "in the documents are of 32, and the ranking of heads depends on the prompts."
+            f"Curves and rankings: {self.out}/circuits/*/circuit.json. These are {self.prompts} prompts"
+            + (
+                ", those of the figures in the documents."
+                if self.prompts == 32
+                else "; the documents' figures are of 32."
+            )
         )
         return {"circuits": ratios}
 

@@ -13,6 +13,7 @@ def flow(
     models: ModelsArgument,
     config: Flags[FlowConfig] = DEFAULTS,
     colour_heads: bool = False,
+    caption: bool = False,
     placement: PlacementFlags = PLACEMENT,
 ) -> None:
     """Draw a prompt's open attention edges: tokens across, layers upward, a dense model above its twin.
@@ -25,6 +26,7 @@ def flow(
         models: One model, or two that read the same tokens (dense first): embedded models, folders or Hugging Face names.
         config: The prompts, and the folder for flow.json and its figure.
         colour_heads: Give each head a colour of its own.
+        caption: Draw a caption below that explains the figure.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
@@ -41,5 +43,5 @@ def flow(
         flows = collect_flow(
             load_models(models, device=placement.device, dtype=placement.dtype, display=Display()), config
         )
-        save_figure(draw_flow(flows, colour_heads), config.out / "flow")
+        save_figure(draw_flow(flows, colour_heads, caption=caption), config.out / "flow")
         print(f"flow.json is in {config.out}, drawn as flow (svg, pdf, png)")

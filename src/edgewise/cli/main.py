@@ -34,24 +34,28 @@ Examples:
   edgewise demo                                        every step on the embedded models, in minutes, offline
   edgewise sparsify gpt2 --data my_text/ --minutes 60  train the sparse twin
   edgewise circuit pocket pocket-sparse --task copy    compare circuits of a dense model and its twin
-  edgewise COMMAND --help                              what a command takes"""
+  edgewise COMMAND --help                              what a command takes
+  edgewise --version                                   which version this is"""
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "info": info,
-    "plan": plan,
+    # the basics
+    "demo": demo,
     "sparsify": sparsify,
-    "eval": evaluate,
-    "tasks": tasks,
     "circuit": circuit,
     "maps": maps,
-    "flow": flow,
+    "trace": trace,
+    "report": report,
+    # before a run, and on its twin
+    "info": info,
+    "plan": plan,
+    "eval": evaluate,
+    "tasks": tasks,
     "compact": compact,
+    # more to look at
+    "flow": flow,
+    "ablate": ablate,
     "transcoder": transcoder,
     "features": features,
-    "trace": trace,
-    "ablate": ablate,
-    "report": report,
-    "demo": demo,
 }
 
 

@@ -1,6 +1,9 @@
 """`edgewise trace`."""
 
 from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
 
 from edgewise.cli.arguments import PLACEMENT, Flags, ModelsArgument, PlacementFlags
 from edgewise.tracing.config import TraceConfig
@@ -9,15 +12,15 @@ from edgewise.tracing.config import TraceConfig
 def trace(
     models: ModelsArgument,
     config: Flags[TraceConfig],
-    transcoders: tuple[Path, ...] | None = None,
+    transcoders: Annotated[tuple[Path, ...] | None, tyro.conf.arg(metavar="PATH [PATH]")] = None,
     caption: bool = False,
+    query_axis: Literal["down", "up"] = "down",
     placement: PlacementFlags = PLACEMENT,
 ) -> None:
     """Trace one prediction: the features it is attributed to, the heads that carry each link, and their QK attribution.
 
     In --out: trace.json with its arrays, the diagram and the effects of ablations (svg, pdf, png), and in graphs/ the
-    JSON that circuit-tracer's
-    front end and Neuronpedia read.
+    JSON that circuit-tracer's front end and Neuronpedia read.
 
     Examples:
       edgewise trace pocket pocket-sparse
@@ -28,6 +31,7 @@ def trace(
         config: The trace.
         transcoders: The folder of each model's transcoder, in the same order. The embedded models bring theirs.
         caption: Draw captions into the figures.
+        query_axis: Where the last query of a map is: down, or up.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
@@ -48,7 +52,7 @@ def trace(
         )
         traces.save_or_print(config.out, display)
         save_figure(
-            traces.plot(key=config.key_position, share=config.share, caption=caption),
+            traces.plot(key=config.key_position, share=config.share, query_axis=query_axis, caption=caption),
             config.out / traces.figure_name,
         )
         save_figure(draw_effects(traces, caption=caption), config.out / "trace-effects")

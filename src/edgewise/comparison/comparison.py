@@ -23,7 +23,7 @@ from edgewise.measure.evaluate import evaluate_models
 from edgewise.measure.evaluation import Evaluation
 from edgewise.models.loaded import LoadedModels, Model, load_models
 from edgewise.plots.style import save_figure
-from edgewise.report.page import write_report
+from edgewise.report.page import ReportPage, write_report
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.trace import trace
 from edgewise.tracing.traces import Traces
@@ -70,8 +70,9 @@ class Comparison:
         """Held-out loss, density and edges per query of each model. `settings`: arguments of `evaluate_models`."""
         return self._keep(self._numbered("evaluation"), evaluate_models(self.models, data, **settings))
 
-    def report(self, folder: str | Path) -> Path:
-        """Save all results so far with their figures into a folder, and write one interactive page of them."""
+    def report(self, folder: str | Path = "runs/report") -> ReportPage:
+        """Save all results so far with their figures into a folder, and write one interactive page of them, which a notebook
+        shows in place."""
         if not self.results:
             raise EdgewiseError(
                 "there is nothing to report yet: call circuit, maps, flow, trace or evaluate first"

@@ -1,7 +1,8 @@
 """Classify an attention head by where the weight of its map lies, at any length, dense or sparse.
 
 A map is decomposed into lines and a rest. The lines are the first token, the current token, the previous token, another
-fixed offset, the token after an earlier occurrence of the current one (induction), and vertical stripes. The share of a
+fixed offset, an earlier occurrence of the current token (duplicate-token), the token after it (induction), and vertical
+stripes. The share of a
 line is the weight above what its cells would hold if the rest of each query's weight were spread evenly, so that an
 even map has no lines at any length; it is relative to the weight of the queries where the line can exist, because no
 query reaches seven tokens back before the eighth. The rest is diffuse where its weights are small, and irregular where
@@ -22,6 +23,8 @@ TYPES = (
     "current-token",
     "previous-token",
     "fixed-offset",
+    "multiple-offsets",
+    "duplicate-token",
     "induction",
     "vertical-stripes",
     "diffuse",
@@ -29,6 +32,7 @@ TYPES = (
     "hybrid",
     "near-empty",
 )
+_DIAGONALS = ("current-token", "previous-token", "fixed-offset")
 NEAR_EMPTY = 0.1
 """A map with less than this share of a dense map's weight is near-empty; so is a query."""
 MIN_SHARE = 0.2
@@ -53,9 +57,11 @@ class HeadType:
     offset: int | None = None
     """Tokens back, for a fixed offset; 1 for the previous token."""
     components: tuple["HeadType", ...] = ()
-    """Of a hybrid, the heaviest first."""
+    """Of a hybrid, or of several offsets, the heaviest first."""
 
     def __str__(self) -> str:
+        if self.name == "multiple-offsets":
+            return f"offsets {', '.join(str(offset) for offset in sorted(c.offset or 0 for c in self.components))}"
         if self.components:
             return " + ".join(map(str, self.components))
         return f"{self.offset} back" if self.name == "fixed-offset" else self.name
@@ -69,7 +75,7 @@ class _Line(NamedTuple):
 
 
 def head_type(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadType:  # [t, t], ids or strings
-    """Classify one attention map. Without tokens, or without repeated ones, no head is an induction head."""
+    """Classify one attention map. Without tokens that repeat, no head is an induction or duplicate-token head."""
     w = np.tril(np.asarray(weights, dtype=np.float64))
     w[:1] = 0
     mass = w.sum(1)
@@ -79,7 +85,7 @@ def head_type(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadTyp
     if len(w) <= MIN_QUERIES:
         return HeadType("irregular", 0.0)  # too short to classify
     decomposed = _Decomposition(w, mass).with_lines([])
-    targets = None if tokens is None else _induction_targets(tokens)
+    targets = {} if tokens is None else _token_targets(tokens)
     for _ in range(MAX_LINES):
         line = _heaviest_line(decomposed, targets)
         if line is None:
@@ -146,6 +152,8 @@ def _classify(decomposed: _Decomposition) -> HeadType:
         return components[0]
     components.sort(key=lambda component: -component.score)
     total = sum(component.score for component in components)
+    if all(component.name in _DIAGONALS for component in components):
+        return HeadType("multiple-offsets", min(1.0, total), components=tuple(components))
     return HeadType("hybrid", min(1.0, total), components=tuple(components))
 
 
@@ -167,8 +175,8 @@ def _is_component(decomposed: _Decomposition, line: _Line, heaviest: _Line) -> b
 # -------------------------------------------------------------------------------------------------------------- lines
 
 
-def _heaviest_line(decomposed: _Decomposition, targets: Array | None) -> _Line | None:
-    """The line that would hold the largest share, None if no line holds any; `targets`: of induction, bool [t, t]."""
+def _heaviest_line(decomposed: _Decomposition, targets: dict[str, Array]) -> _Line | None:
+    """The line that would hold the largest share, None if none holds any; `targets`: of heads that find tokens."""
     t = len(decomposed.w)
     position: Array = np.arange(t)
     i, j = position[:, None], position[None]
@@ -181,17 +189,16 @@ def _heaviest_line(decomposed: _Decomposition, targets: Array | None) -> _Line |
     if back is not None:
         name = {0: "current-token", 1: "previous-token"}.get(back, "fixed-offset")
         diagonal = _Line(name, back or None, i - j == back, position > back)
-    if targets is not None:
-        induction = _Line("induction", None, targets, targets.sum(1) > 0)
-        if diagonal is not None and _continues_elsewhere(decomposed, diagonal, targets):
-            cells = targets & ~diagonal.cells
-            induction = induction._replace(cells=cells, queries=cells.any(1))
-        elif diagonal is not None and _new_share(decomposed, induction) >= 0.9 * _new_share(
-            decomposed, diagonal
-        ):
-            diagonal = None  # it is one because the text repeats itself
-        lines.append(induction)
-    lines += [] if diagonal is None else [diagonal]
+    repeats = False
+    for name, cells in targets.items():
+        line = _Line(name, None, cells, cells.sum(1) > 0)
+        if diagonal is not None and _continues_elsewhere(decomposed, diagonal, cells):
+            cells = cells & ~diagonal.cells
+            line = line._replace(cells=cells, queries=cells.any(1))
+        elif diagonal is not None:  # it is one because the text repeats itself
+            repeats = repeats or _new_share(decomposed, line) >= 0.9 * _new_share(decomposed, diagonal)
+        lines.append(line)
+    lines += [] if diagonal is None or repeats else [diagonal]
     shares = [_new_share(decomposed, line) for line in lines]
     best = int(np.argmax(shares))
     return lines[best] if shares[best] > 0 else None
@@ -240,15 +247,17 @@ def _stripes(decomposed: _Decomposition) -> Array:  # -> bool [t]
     return striped
 
 
-def _induction_targets(tokens: Sequence[Hashable]) -> Array:  # -> bool [t, t]
-    """The keys of an induction head: tokens after an earlier occurrence of the current one. A query for which more than a
-    third of the keys qualify is uninformative."""
+def _token_targets(tokens: Sequence[Hashable]) -> dict[str, Array]:  # bool [t, t] each
+    """The keys of heads that find tokens: earlier occurrences of the current token, or the tokens after them. A query for
+    which more than a third of the keys qualify is uninformative."""
     same = np.array([[a == b for b in tokens] for a in tokens], dtype=bool)
     after = np.zeros_like(same)
     after[:, 1:] = np.tril(same, -1)[:, :-1]
     after = np.tril(after, -1)  # in "the the", the token after is the current token itself
-    after[3 * after.sum(1) > np.arange(1, len(after) + 1)] = False
-    return after
+    targets = {"induction": after, "duplicate-token": np.tril(same, -1)}
+    for cells in targets.values():
+        cells[3 * cells.sum(1) > np.arange(1, len(cells) + 1)] = False
+    return targets
 
 
 def _continues_elsewhere(decomposed: _Decomposition, diagonal: _Line, targets: Array) -> bool:

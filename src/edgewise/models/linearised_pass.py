@@ -5,7 +5,7 @@ With the residual stream r (one vector of width D at each of T positions), in la
     r  <-  r + P1 sum_h A^h (N1 r) W_V^h W_O^h + c_l      A^h = M * p: the attention weights, [query, key]
     r  <-  r + P2 y_l                                     y_l: the MLP's output
     preactivation of feature f of layer l at position p:  enc_f . N2 r_p + b_f
-    logit of token v minus the runner-up's, u:            (U_v - U_u) . N r_last + b_v - b_u
+    logit of token v minus the others' mean, by q_u:      (U_v - sum_u q_u U_u) . N r_last + b_v - sum_u q_u b_u
 
 N is a norm with its denominator frozen: r -> gain * (r - mean r) / sigma_p (no mean for an RMS norm). So is P, in
 models with norms after their sublayers, times the residual multiplier of models that have one; else it is 1. A norm's

@@ -6,18 +6,23 @@ Text widths come from the font, not from a renderer, so that a figure does not d
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ft2font import LoadFlags
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from edgewise.core.text import visible
-from edgewise.plots.style import BLUES, Picture
+from edgewise.plots.look import Look, room_of, root_figure, scale_artists
+from edgewise.plots.style import BLUES, Picture, figure_style
 
 EDGE, PAD, GAP = 3.0, 8.0, 5.0
 """Points: around the figure, inside a panel, between maps."""
@@ -31,12 +36,28 @@ INK, GREY, LINE, BACK = "#222222", "#444444", "#a5adb8", "#f5f7fa"
 _LEFT_TO_RIGHT = "\u200e"
 
 
-def canvas(width: float, height: float) -> tuple[Picture, Axes]:
-    """A figure, with its size in points, and its axes, which count points from the top left."""
-    figure = Picture(figsize=(width / 72, height / 72))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
-    axes.axis("off")
-    return figure, axes
+@contextmanager
+def canvas(look: Look, width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """A figure, with its size in points (on paper), and its axes, which count points from the top left. `look.title` is
+    drawn above, the rest is scaled at the end of this block."""
+    with figure_style():
+        above = 1.8 * TITLE if look.title else 0.0
+        scale = look.scale
+        if look.ax is None:
+            figure = Picture(figsize=(scale * width / 72, scale * (height + above) / 72))
+            axes = figure.add_axes((0, 0, 1, 1))
+        else:
+            axes, figure = look.ax, root_figure(look.ax)
+            room = room_of(axes)
+            scale = min(scale, room[0] / width, room[1] / (height + above))
+            axes.set(aspect="equal", anchor="N")
+        axes.set(xlim=(0, width), ylim=(height, -above), autoscale_on=False)
+        axes.axis("off")
+        if look.title:
+            title = fitted(look.title, width - 2 * EDGE, BOLD * TITLE)
+            draw_text(axes, width / 2, -above + 1.3 * TITLE, title, TITLE, ha="center", weight="bold")
+        yield figure, axes
+        scale_artists(axes, scale)
 
 
 def draw_frame(axes: Axes, left: float, top: float, width: float, height: float) -> None:
@@ -49,17 +70,32 @@ def draw_frame(axes: Axes, left: float, top: float, width: float, height: float)
 # ---------------------------------------------------------------------------------------------------------------- maps
 
 
-def draw_map(axes: Axes, weights: np.ndarray, x: float, y: float, side: float) -> None:
+def draw_map(
+    axes: Axes,
+    weights: np.ndarray,
+    x: float,
+    y: float,
+    side: float,
+    cmap: str | Colormap | None = None,
+    up: bool = False,
+) -> None:
     """An attention map [t, t] as an image; a cell is several pixels, so that viewers that smooth images do not blur it."""
     cells = np.tril(weights)
     n = pooled(len(cells), side)
     if n > 1:
         cells = np.pad(cells, (0, -len(cells) % n))
         cells = cells.reshape(len(cells) // n, n, -1, n).max((1, 3))
-    image = BLUES(np.clip(cells, 0, 1), bytes=True)[..., :3]
+    image = shades(np.clip(cells, 0, 1), cmap)
+    image = image[::-1] if up else image
     pixels = max(1, 128 // len(cells))
     image = image.repeat(pixels, 0).repeat(pixels, 1)
     axes.imshow(image, extent=(x, x + side, y + side, y), aspect="auto", interpolation="none", zorder=2)
+
+
+def shades(weights: np.ndarray, cmap: str | Colormap | None = None) -> np.ndarray:  # [...] -> uint8 [..., 3]
+    """Colours of attention weights, 0 to 1."""
+    colours = colormaps[cmap] if isinstance(cmap, str) else cmap or BLUES
+    return colours(weights, bytes=True)[..., :3]
 
 
 def draw_squares(

@@ -1,20 +1,23 @@
 """Circuit curves: share of a task's effect that the k most important heads or edges explain, a line for each model."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from edgewise.circuits.result import CircuitResult, ComponentCircuit
 from edgewise.core.text import visible
-from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture
+from edgewise.plots.look import LookArguments, check_look
+from edgewise.plots.style import COLUMN, TARGET, Picture, model_colours, model_name, picture, shown
 
 LOWEST, HIGHEST = -0.5, 1.6
 """Limits of the vertical axis; the caption says if a curve exceeds them."""
+
+_NOTHING = 0.03  # of the effect: a curve below it has not begun
 
 Kind = Literal["heads", "edges"]
 
@@ -27,35 +30,50 @@ class _Series(NamedTuple):
     circuit: ComponentCircuit | None
 
 
-def draw_curves(result: CircuitResult) -> Figure:
+def draw_curves(result: CircuitResult, **look: Unpack[LookArguments]) -> Figure:
     """Draw one panel for heads and one for edges, with the ratio of the two models' circuits at the threshold."""
     kinds: list[Kind] = [
         kind for kind in ("heads", "edges") if any(getattr(model, kind) for model in result.models)
     ]
     title = f"{visible(result.task, 40)}: effect explained by the {' or '.join(kinds) or 'heads'} kept"
-    with picture(COLUMN, 2.9 if kinds else 1.6, title, _caption(result, kinds)) as figure:
+    checked = check_look(look, len(result.models), unused=["cmap"])
+    colours = checked.coloured(model_colours([model.kind for model in result.models]))
+    names = checked.named([f"{model_name(model.model)} ({model.kind})" for model in result.models])
+    height = (2.9 if checked.caption else 2.3) if kinds else 1.6
+    with picture(checked, (COLUMN, height), title, _caption(result, kinds)) as figure:
         if not kinds:
             axes = figure.subplots()
             axes.axis("off")
             axes.text(0.5, 0.5, "no circuit was found", ha="center", va="center")
-            return figure
+            return shown(figure)
         grid = figure.add_gridspec(3, len(kinds), height_ratios=[0.01, 8, len(result.models)])
         legend = figure.add_subplot(grid[0, :])
         legend.axis("off")
         for column, kind in enumerate(kinds):
-            axes = _draw_kind(figure, grid, column, kind, result)
+            axes = _draw_kind(figure, grid, column, kind, result, names, colours)
             if column == 0:
                 handles, names = axes.get_legend_handles_labels()
                 n_columns = 2 if sum(map(len, names)) <= 42 else 1  # as many as fit
                 legend.legend(handles, names, loc="lower left", ncols=n_columns, borderaxespad=0, borderpad=0)
-    return figure
+    return shown(figure)
 
 
-def _draw_kind(figure: Figure, grid: GridSpec, column: int, kind: Kind, result: CircuitResult) -> Axes:
+def _draw_kind(
+    figure: Picture | SubFigure,
+    grid: GridSpec,
+    column: int,
+    kind: Kind,
+    result: CircuitResult,
+    names: Sequence[str],
+    colours: Sequence[str],
+) -> Axes:
     """The curves of heads or of edges, and below them the circuit sizes of single prompts."""
     axes = figure.add_subplot(grid[1, column])
     below = figure.add_subplot(grid[2, column], sharex=axes)
-    series = _series(result, kind)
+    series = [
+        _Series(name, colour, getattr(model, kind))
+        for model, name, colour in zip(result.models, names, colours, strict=True)
+    ]
     lowest, highest = _range(result)
     axes.set_ylim(max(LOWEST, lowest) - 0.06, min(HIGHEST, highest) + 0.08)
     _draw_curves(axes, kind, series, result)
@@ -68,18 +86,10 @@ def _draw_kind(figure: Figure, grid: GridSpec, column: int, kind: Kind, result: 
     return axes
 
 
-def _series(result: CircuitResult, kind: Kind) -> list[_Series]:
-    colours = model_colours([model.kind for model in result.models])
-    return [
-        _Series(f"{model_name(model.model)} ({model.kind})", colour, getattr(model, kind))
-        for model, colour in zip(result.models, colours, strict=True)
-    ]
-
-
 def _draw_curves(axes: Axes, kind: Kind, series: Sequence[_Series], result: CircuitResult) -> None:
     """The curve of each model with its band, the threshold, and the ratio of what the models need there."""
     circuits = [one.circuit for one in series]
-    _set_scale(axes, kind, max(circuit.total for circuit in circuits if circuit))
+    _set_scale(axes, kind, [circuit for circuit in circuits if circuit])
     axes.axhline(result.threshold, color=TARGET, ls="--", lw=0.8, zorder=1)
     for label, colour, circuit in series:
         if circuit is None:
@@ -165,19 +175,34 @@ def _draw_per_prompt(axes: Axes, kind: Kind, series: Sequence[_Series]) -> None:
     axes.set_xlabel(f"{kind} kept, of {totals}")
 
 
-def _set_scale(axes: Axes, kind: Kind, total: int) -> None:
-    """A linear axis for heads; for edges, which are many, a logarithmic one that begins at 0."""
+def _set_scale(axes: Axes, kind: Kind, circuits: Sequence[ComponentCircuit]) -> None:
+    """A linear axis for heads; for edges, which are many, a logarithmic one, from where the first curve moves."""
+    total = max(circuit.total for circuit in circuits)
     if kind == "heads":
         axes.set_xlim(-0.02 * total, 1.03 * total)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         return
     axes.set_xscale("symlog", linthresh=1, linscale=0.4)
-    axes.set_xlim(-0.1, 1.3 * total)
-    powers = [10**power for power in range(len(str(total)))]
+    begin = min(map(_begin, circuits))
+    axes.set_xlim(0.8 * begin if begin else -0.1, 1.3 * total)
+    powers = [10**power for power in range(len(str(total))) if 10**power >= 0.8 * begin]
     step = 1 + len(powers) // 5  # labels must not touch
     labels = [f"{p // 1000}k" if p >= 1000 else str(p) for p in powers]
-    axes.set_xticks([0, *powers], ["0", *(x if i % step == 0 else "" for i, x in enumerate(labels))])
+    zero = [] if begin else [0]
+    axes.set_xticks(
+        [*zero, *powers], ["0"] * len(zero) + [x if i % step == 0 else "" for i, x in enumerate(labels)]
+    )
     axes.minorticks_off()
+
+
+def _begin(circuit: ComponentCircuit) -> int:
+    """The last count up to which nothing is explained, at most a third of what is needed; 0 if that is the first of all."""
+    curve, begin = circuit.prefix.curve, 0
+    for count, explained in zip(curve.counts, curve.explained, strict=True):
+        if abs(explained) > _NOTHING or 3 * count > max(circuit.prefix.needed, circuit.best.size):
+            break
+        begin = count
+    return begin
 
 
 def _range(result: CircuitResult) -> tuple[float, float]:

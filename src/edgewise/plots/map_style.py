@@ -18,6 +18,10 @@ class MapStyle:
     """Draw for a paper's column instead of its page."""
     colour_bar: bool = False
     """Add the scale of weights."""
+    values: bool = False
+    """Print each weight in its cell, of a map alone."""
+    caption: bool = False
+    """Draw a caption below that explains the figure."""
     mark: str | None = None
     """A cell to frame in red in every map, as query,key counted from 1: 8,5."""
 

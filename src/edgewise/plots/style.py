@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
+from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import write_atomically
 from edgewise.core.text import visible
+from edgewise.plots.look import Look, root_figure, scale_artists
 
 Format = Literal["svg", "pdf", "png"]
 FORMATS: tuple[Format, ...] = ("svg", "pdf", "png")
@@ -66,18 +69,48 @@ class Picture(Figure):
 
 
 @contextmanager
-def picture(width: float, height: float, title: str, caption: str) -> Iterator[Picture]:
-    """A figure to draw on inside this block, its size in inches. Laid out once, at the end: showing it changes nothing."""
+def picture(
+    look: Look, size: tuple[float, float], title: str, caption: str = ""
+) -> Iterator[Picture | SubFigure]:
+    """A figure to draw on inside this block, its size in inches (on paper); the place of `look.ax` if that is given.
+
+    Laid out once, at the end: showing it changes nothing.
+    """
     with _quiet_style():
-        figure = Picture(figsize=(width, height), layout="constrained")
+        width, height = look.inches(size[0]), size[1]
+        figure = Picture(figsize=(width, height), layout="constrained") if look.ax is None else _cell(look.ax)
         small = 6.0
         # a letter is a little more than half as wide as the font size
-        figure.suptitle(textwrap.fill(title, int(width * 72 / (8 * 0.57))), fontsize=8, x=0.01, ha="left")
-        lines = textwrap.fill(caption, int(width * 72 / (small * 0.54)), break_on_hyphens=False)
-        figure.supxlabel(lines, fontsize=small, x=0.01, ha="left", color="#444444")
+        if title := look.titled(title):
+            figure.suptitle(textwrap.fill(title, int(width * 72 / (8 * 0.57))), fontsize=8, x=0.01, ha="left")
+        if look.caption and caption:
+            lines = textwrap.fill(caption, int(width * 72 / (small * 0.54)), break_on_hyphens=False)
+            figure.supxlabel(lines, fontsize=small, x=0.01, ha="left", color="#444444")
         yield figure
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        if isinstance(figure, Picture):
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+            figure.set_size_inches(look.scale * width, look.scale * height)
+        scale_artists(figure, look.scale)
+
+
+def shown(figure: Picture | SubFigure) -> Figure:
+    """The figure that a plot function returns: of a subplot, the whole."""
+    return figure if isinstance(figure, Picture) else cast(Figure, figure.get_figure(root=True))
+
+
+def _cell(axes: Axes) -> SubFigure:
+    """The place of a subplot, for a figure that needs several axes; its own are turned off."""
+    figure, place = axes.get_figure(), axes.get_subplotspec()
+    if figure is None or place is None or place is not place.get_topmost_subplotspec():
+        raise EdgewiseError(
+            "this figure needs several axes: give an `ax` of a plain grid, as from plt.subplots"
+        )
+    axes.axis("off")
+    root = root_figure(axes)
+    if root.get_layout_engine() is None:
+        root.set_layout_engine("constrained")  # else labels would run into the neighbours
+    return figure.add_subfigure(place)
 
 
 @contextmanager

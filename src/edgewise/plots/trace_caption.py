@@ -17,11 +17,12 @@ def caption(panels: Sequence[CarryingHeads], layout: WordLayout, side: float) ->
 def _maps(panels: Sequence[CarryingHeads], side: float) -> str:
     trace, key, query, share = panels[-1].trace, panels[-1].key, panels[-1].query, panels[-1].share
     names = " and ".join(visible(heads.title, 60) for heads in panels)
+    direction = "up" if panels[-1].up else "down"
     from_key, to_query = (f"{p + 1} “{visible(trace.tokens[p])}”" for p in (key, query))
     text = (
         f"Attention maps of the fewest heads of {names} that carry {100 * share:.4g}% of the attribution through attention "
-        f"from key {from_key} to query {to_query}, most important first. Query down, key right; white 0 "
-        "to dark blue 1. Red: that query and key; filled if the head maps one to the other, that is, if the query gives "
+        f"from key {from_key} to query {to_query}, most important first. Query {direction}, key right; white 0 to dark blue "
+        "1. Red: that query and key; filled if the head maps one to the other, that is, if the query gives "
         "this key more weight than any other."
     )
     return text + (

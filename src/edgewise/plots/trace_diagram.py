@@ -8,8 +8,10 @@ the output. Drawn from saved traces; everything is placed in points from the top
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Literal, Unpack
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from edgewise.core.errors import EdgewiseError
@@ -30,7 +32,8 @@ from edgewise.plots.canvas import (
     fitted,
     wrap,
 )
-from edgewise.plots.style import MARK, PAGE, Picture, figure_style
+from edgewise.plots.look import LookArguments, check_look
+from edgewise.plots.style import MARK, PAGE
 from edgewise.plots.trace_caption import caption as caption_of
 from edgewise.plots.trace_heads import (
     MAX_MAPS,
@@ -47,12 +50,17 @@ from edgewise.tracing.result import Trace
 _SENTENCE = 8.5  # type size
 _HEADER, _NAME, _GAP = 27.0, 19.0, 12.0  # heights: the sentences, the model's name, below the maps
 _CORNER = 26.0  # the width of the small axes K and Q
+_NARROWEST = 5.0  # inches: the prompt, boxes and maps do not fit into less
 _WIDTHS = ((6, 134.0), (16, 154.0), (MAX_MAPS, 186.0))  # of the left panel, for so many heads
 
 
 def draw_trace(
-    traces: Trace | Iterable[Trace], key: int | None = None, share: float = 0.8, caption: bool = False
-) -> Picture:
+    traces: Trace | Iterable[Trace],
+    key: int | None = None,
+    share: float = 0.8,
+    query_axis: Literal["down", "up"] = "down",
+    **look: Unpack[LookArguments],
+) -> Figure:
     """Draw a trace, or two of the same prompt: the dense model's first, then its twin's.
 
     `key` is the position, counted from 0, from which heads carry something to the last one; by default the position from
@@ -61,27 +69,32 @@ def draw_trace(
 
     Read the arrow from the output to the key's word; its label is the share of what attention brings from the key to the
     query that the drawn heads carry. Below each token is the share of the output that is attributed to its embedding,
-    through whatever is in between (`Trace.origins`). With `caption`, three paragraphs below say what is shown.
+    through whatever is in between (`Trace.origins`). With `query_axis` up, the first query is at the bottom of a map.
+    `look` are ax, title, names, cmap, width, theme and caption, as for every figure (`LookArguments`).
     """
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     key = _checked_key(traces, key)
-    names = model_titles([trace.model for trace in traces], [trace.kind for trace in traces])
-    panels = [CarryingHeads(trace, name, key, share) for trace, name in zip(traces, names, strict=True)]
+    if query_axis not in ("down", "up"):
+        raise EdgewiseError(f"`query_axis` is down or up, not {query_axis!r}")
+    checked = check_look(look, len(traces), unused=["colours"])
+    names = checked.named(model_titles([trace.model for trace in traces], [trace.kind for trace in traces]))
+    panels = [
+        CarryingHeads(trace, name, key, share, query_axis == "up", checked.cmap)
+        for trace, name in zip(traces, names, strict=True)
+    ]
     main, dense = panels[-1], panels[0] if len(panels) == 2 else None
-    dense_width = next(w for count, w in _WIDTHS if len(dense.shown) <= count) if dense else -PAD
-    width, left = 72 * PAGE, EDGE + dense_width + PAD
+    dense_width = _dense_width(dense) if dense else -PAD
+    width, left = 72 * max(checked.inches(PAGE), _NARROWEST), EDGE + dense_width + PAD
     inner = width - EDGE - left - 2 * PAD
     grid, layout = named_grid(len(main.shown), inner), lay_out(main.trace, key, inner, main.carried)
     height = grid.height + _GAP + layout.height
     maps = dense_grid(dense, dense_width - 2 * PAD, height) if dense else grid
     height = max(height, maps.height)
-    paragraphs = caption_of(panels, layout, min(grid.side, maps.side)) if caption else []
+    paragraphs = caption_of(panels, layout, min(grid.side, maps.side)) if checked.caption else []
     lines = [line for text in paragraphs for line in wrap(text, width - 2 * EDGE, SMALL)]
     frame, top = PAD + _HEADER + height + _NAME, EDGE + PAD + _HEADER
-    with figure_style():
-        figure, axes = canvas(
-            width, EDGE + frame + EDGE + bool(lines) * (PAD / 2 + 1.35 * SMALL * len(lines) + 2)
-        )
+    below = EDGE + bool(lines) * (PAD / 2 + 1.35 * SMALL * len(lines) + 2)
+    with canvas(checked, width, EDGE + frame + below) as (figure, axes):
         if dense:
             _draw_panel(axes, dense, EDGE, dense_width, frame)
             _draw_count(axes, dense, EDGE + PAD, dense_width - 2 * PAD)
@@ -94,6 +107,11 @@ def draw_trace(
         draw_words(axes, layout, left + PAD, top + height - layout.height)
         draw_paragraph(axes, EDGE, EDGE + frame + PAD / 2, lines)
     return figure
+
+
+def _dense_width(dense: CarryingHeads) -> float:
+    """Of the left panel: a wall of all heads is as wide as it can be."""
+    return _WIDTHS[-1][1] if dense.is_wall else next(w for count, w in _WIDTHS if len(dense.shown) <= count)
 
 
 def _checked_key(traces: Sequence[Trace], key: int | None) -> int:
@@ -126,8 +144,9 @@ def _draw_panel(axes: Axes, heads: CarryingHeads, left: float, width: float, hei
 
 def _draw_sentence(axes: Axes, heads: CarryingHeads, left: float, width: float) -> None:
     """How many heads map the key to the query, in red if all do; beside it, the directions of keys and queries in a map."""
-    x, y = left + 2, EDGE + PAD + 2
-    for end, name, at in (((x + 15, y), "K", (x + 17, y + 2.3)), ((x, y + 15), "Q", (x - 2.5, y + 21))):
+    x, y = left + 2, EDGE + PAD + (17 if heads.up else 2)
+    to_query, at_query = ((x, y - 15), (x - 2.5, y - 17)) if heads.up else ((x, y + 15), (x - 2.5, y + 21))
+    for end, name, at in (((x + 15, y), "K", (x + 17, y + 2.3)), (to_query, "Q", at_query)):
         arrow = FancyArrowPatch((x, y), end, arrowstyle="-|>", mutation_scale=5, shrinkA=0, shrinkB=0)
         arrow.set(linewidth=0.8, color=INK, zorder=3)
         axes.add_patch(arrow)

@@ -9,12 +9,15 @@ norms, and by what the MLPs do beyond their features.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles, visible
-from edgewise.plots.style import DENSE, MARK, PAGE, SPARSE, TARGET, Picture, picture
+from edgewise.plots.look import LookArguments, check_look
+from edgewise.plots.style import DENSE, MARK, PAGE, SPARSE, TARGET, picture, shown
 from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Intervention
 
@@ -28,23 +31,22 @@ PARTS = {
 _LARGEST, _HEIGHT = 12, 2.5
 
 
-def draw_effects(traces: Trace | Iterable[Trace], caption: bool = False) -> Picture:
-    """Draw the predicted against the measured effects of a trace, or of two; `caption` explains them below."""
+def draw_effects(traces: Trace | Iterable[Trace], **look: Unpack[LookArguments]) -> Figure:
+    """Draw the predicted against the measured effects of a trace, or of two."""
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     if not any(trace.interventions for trace in traces):
         raise EdgewiseError("these traces hold no interventions: trace the prompt again")
-    names = model_titles([trace.model for trace in traces], [trace.kind for trace in traces])
-    text = _caption(traces[-1]) if caption else ""
-    with picture(PAGE, _HEIGHT * len(traces) + 0.3, "", text) as figure:
+    checked = check_look(look, len(traces), unused=["cmap", "colours"])
+    names = checked.named(model_titles([trace.model for trace in traces], [trace.kind for trace in traces]))
+    with picture(checked, (PAGE, (_HEIGHT + 0.3) * len(traces) + 0.3), "", _caption(traces[-1])) as figure:
         axes = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(1, 1.5))
         for (left, right), trace, name in zip(axes, traces, names, strict=True):
             draw_scatter(left, trace, name)
             draw_parts(right, trace)
         axes[-1][0].set_xlabel("measured in the model")
         axes[-1][1].set_xlabel(f"change of {traces[-1].measured_on}")
-        axes[0][0].legend(loc="upper left", handletextpad=0.1)
         axes[0][1].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, columnspacing=1, handlelength=1)
-    return figure
+    return shown(figure)
 
 
 def draw_scatter(axes: Axes, trace: Trace, title: str) -> None:
@@ -57,8 +59,9 @@ def draw_scatter(axes: Axes, trace: Trace, title: str) -> None:
         axes.scatter([i.actual for i in tested], [i.replaced for i in tested], label=label, **style)
     axes.axline((0, 0), slope=1, color="#a5adb8", linewidth=0.6, zorder=0)
     axes.set(ylabel=f"{title}\nin the replaced model")
-    if axes.get_legend() is None:
-        axes.legend(loc="upper left", handletextpad=0.1)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1), handletextpad=0.1, borderpad=0.2, labelspacing=0.2
+    )
 
 
 def draw_parts(axes: Axes, trace: Trace) -> None:

@@ -6,9 +6,22 @@ from functools import cached_property
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
+from matplotlib.colors import Colormap
 from matplotlib.patches import Rectangle
 
-from edgewise.plots.canvas import GREY, INK, LINE, draw_map, draw_squares, draw_text, ems, percent
+from edgewise.plots.canvas import (
+    GREY,
+    INK,
+    LINE,
+    SMALL,
+    draw_map,
+    draw_paragraph,
+    draw_squares,
+    draw_text,
+    ems,
+    percent,
+    wrap,
+)
 from edgewise.plots.style import MARK
 from edgewise.tracing.result import Trace
 
@@ -16,7 +29,7 @@ MAX_MAPS = 60
 """Maps in one panel."""
 _MAX_SIDE, _GAP = 54.0, 6.0  # of a map, between maps
 _FEW_SIDES = {1: 88.0, 2: 88.0, 3: 80.0, 4: 68.0}  # of a map, where so few have the panel to themselves
-_MAX_WALL = 300
+_MIN_WALL, _MAX_WALL = 12, 300
 """Maps in a wall of all heads of a model."""
 _MAX_NAMED = 6  # maps of the dense model that have a name above and a share below, as the twin's have
 
@@ -29,6 +42,9 @@ class CarryingHeads:
     title: str
     key: int
     share: float
+    up: bool = False
+    """Whether the first query is at the bottom of a map."""
+    cmap: str | Colormap | None = None
 
     @property
     def query(self) -> int:
@@ -85,9 +101,16 @@ class CarryingHeads:
 
     @property
     def is_wall(self) -> bool:
-        """Whether all heads of the model are drawn, those needed outlined."""
+        """Whether all heads of a dense model are drawn beside its twin's, those needed outlined."""
         layers, width = self.trace.maps.shape[:2]
-        return len(self.heads) > _MAX_NAMED and layers * width <= _MAX_WALL
+        return _MIN_WALL <= layers * width <= _MAX_WALL
+
+    def cell(self, side: float, size: float) -> tuple[float, float]:
+        """Where the key's cell is in a map, from its left and top, a square of `size` around it."""
+        each, row = side / len(self.trace.tokens), self.query
+        row = len(self.trace.tokens) - 1 - row if self.up else row
+        right, down = (min(max((at + 0.5) * each - size / 2, 0), side - size) for at in (self.key, row))
+        return right, down
 
     @property
     def cut_off(self) -> str:
@@ -104,10 +127,12 @@ class Grid:
     gap: float
     above: float = 0.0
     below: float = 0.0
+    foot: float = 0.0
+    """Below all rows."""
 
     @property
     def height(self) -> float:
-        return max(0.0, self.rows * self._row_height - self.gap)
+        return max(0.0, self.rows * self._row_height - self.gap) + self.foot
 
     @property
     def _row_height(self) -> float:
@@ -133,16 +158,16 @@ def named_grid(count: int, width: float, max_columns: int = 6) -> Grid:
 
 
 def dense_grid(heads: CarryingHeads, width: float, height: float) -> Grid:
-    """The dense model's maps: up to six with names; where more are needed, a wall of all its heads, a row for each layer,
-    or (of a large model) of those needed, as large as they fit."""
+    """The dense model's maps: a wall of all its heads, a row for each layer; of a large model those needed, up to six with
+    names, more as large as they fit."""
     count = len(heads.shown)
-    if count <= _MAX_NAMED:
+    if count <= _MAX_NAMED and not heads.is_wall:
         return named_grid(count, width, max_columns=2)
     if heads.is_wall:
         layers, columns = heads.trace.maps.shape[:2]
-        gap = 2.0
-        side = min((width + gap) / columns - gap, max((height + gap) / layers - gap, 9.0))
-        return Grid(columns, layers, side, gap)
+        gap, lines = 2.0, 1.35 * SMALL * len(_wall_lines(heads, width))
+        side = min((width + gap) / columns - gap, max((height - lines + gap) / layers - gap, 9.0))
+        return Grid(columns, layers, side, gap, foot=lines + 3)
     grids = []
     for columns in range(1, 11):
         rows, widest = math.ceil(count / columns), (width + 4) / columns - 4
@@ -158,13 +183,11 @@ def draw_wall(axes: Axes, heads: CarryingHeads, grid: Grid, left: float, top: fl
     needed = {(layer, head) for layer, head, _ in heads.heads}
     cell = grid.side / len(heads.trace.tokens)
     size = max(cell, min(2.4, grid.side / 5))
-    right, down = (
-        min(max((at + 0.5) * cell - size / 2, 0), grid.side - size) for at in (heads.key, heads.query)
-    )
+    right, down = heads.cell(grid.side, size)
     outlined, red = [], []
     for number, (x, y) in enumerate(corners):
         layer, head = layers - 1 - number // columns, number % columns
-        draw_map(axes, heads.trace.maps[layer, head], x, y, grid.side)
+        draw_map(axes, heads.trace.maps[layer, head], x, y, grid.side, heads.cmap, heads.up)
         if heads.maps_key(layer, head):
             red.append(Rectangle((x + right, y + down), size, size))
         if (layer, head) in needed:
@@ -172,6 +195,15 @@ def draw_wall(axes: Axes, heads: CarryingHeads, grid: Grid, left: float, top: fl
     draw_squares(axes, corners, grid.side, LINE, 0.3)
     draw_squares(axes, outlined, grid.side, INK, 0.9)
     axes.add_collection(PatchCollection(red, facecolor=MARK, edgecolor="none", zorder=4), autolim=False)
+    bottom = max((y for _, y in corners), default=top) + grid.side
+    draw_paragraph(axes, left, bottom + 3, _wall_lines(heads, width))
+
+
+def _wall_lines(heads: CarryingHeads, width: float) -> list[str]:
+    """The needed heads by name, with their shares."""
+    needed = [f"L{layer}-H{head}\u00a0{percent(share)}" for layer, head, share in heads.heads]
+    more = f", {len(needed) - _MAX_NAMED} more" if len(needed) > _MAX_NAMED else ""
+    return wrap("Outlined: " + ", ".join(needed[:_MAX_NAMED]) + more, width, SMALL) if needed else []
 
 
 def draw_maps(axes: Axes, heads: CarryingHeads, grid: Grid, left: float, top: float, width: float) -> None:
@@ -183,16 +215,18 @@ def draw_maps(axes: Axes, heads: CarryingHeads, grid: Grid, left: float, top: fl
     inside = min(6.5, free * side / max(map(ems, names), default=1))
     cell = side / len(heads.trace.tokens)
     size = max(cell, min(3.6, side / 8))
-    right, down = (min(max((at + 0.5) * cell - size / 2, 0), side - size) for at in (heads.key, heads.query))
+    right, down = heads.cell(side, size)
     cells: dict[bool, list[Rectangle]] = {True: [], False: []}
     for (x, y), name, (layer, head, share) in zip(corners, names, heads.shown, strict=True):
-        draw_map(axes, heads.trace.maps[layer, head], x, y, side)
+        draw_map(axes, heads.trace.maps[layer, head], x, y, side, heads.cmap, heads.up)
         cells[heads.maps_key(layer, head)].append(Rectangle((x + right, y + down), size, size))
         if grid.above:
             draw_text(axes, x + side / 2, y - 2.5, name, min(7.0, side / ems(name)), ha="center")
             draw_text(axes, x + side / 2, y + side + 7, percent(share), 6.0, ha="center", color=GREY)
         elif inside >= 5:
-            draw_text(axes, x + side - 1.5, y + 1.5, name, inside, ha="right", va="top")
+            # in the half that no query sees
+            at = (y + side - 1.5, "bottom") if heads.up else (y + 1.5, "top")
+            draw_text(axes, x + side - 1.5, at[0], name, inside, ha="right", va=at[1])
     draw_squares(axes, corners, side, LINE, 0.4)
     filled = PatchCollection(cells[True], facecolor=MARK, edgecolor="white", linewidth=0.4, zorder=2.5)
     framed = PatchCollection(cells[False], facecolor="none", edgecolor=MARK, linewidth=0.9, zorder=4)

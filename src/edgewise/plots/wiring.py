@@ -1,65 +1,51 @@
-"""Circuit wiring: the heads of a circuit in the grid of all heads, and the edges between them."""
+"""Circuit wiring: embedding, heads, MLPs and logits of a circuit, and the edges between them, as in the report.
+
+Layers go up, heads across, each layer's MLP is at its right. Discs with a number are the heads of the circuit; small ones
+are heads that only its edges join. Lines are the strongest edges of the circuit, as wide as their attribution.
+"""
 
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Unpack
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.path import Path as Line
-from matplotlib.ticker import MaxNLocator
 
 from edgewise.circuits.result import CircuitResult, ModelCircuit
 from edgewise.core.text import visible
 from edgewise.plots.curves import prompts_used
-from edgewise.plots.style import COLUMN, TARGET, model_colours, model_name, picture
+from edgewise.plots.look import LookArguments, check_look
+from edgewise.plots.style import COLUMN, PAGE, TARGET, model_colours, model_name, picture, shown
 
-ENTRY = {"q": -0.25, "k": 0.0, "v": 0.25}
-"""Where a line enters a head: horizontal distance from its center, for query, key and value."""
-RADIUS = 0.2
-"""Distance from a head's center at which lines begin and end."""
-_EDGE = re.compile(r"L(\d+)H(\d+) -> L(\d+)([HG])(\d+)\.([qkv])")
-_HEAD = re.compile(r"L(\d+)H(\d+)")
+MAX_LINES = 60
+"""The strongest edges of a circuit that are drawn, as in the report."""
+_HEAD = re.compile(r"L(\d+)([HG])(\d+)(?:\.([qkv]))?")
+_MLP = re.compile(r"MLP (\d+)")
 
 
-class HeadEdge(NamedTuple):
-    """An edge between two heads; an edge to a shared key or value is one `HeadEdge` for each head that reads it."""
+class Place(NamedTuple):
+    """A component in the picture."""
 
-    source: tuple[int, int]
-    """Layer and head."""
-    target: tuple[int, int]
-    kind: str
-    """q, k or v"""
+    name: str
+    x: float
+    y: float
+
+
+class DrawnEdge(NamedTuple):
+    """A line from one component to another."""
+
+    source: Place
+    target: Place
     weight: float
 
 
 def circuit_heads(model: ModelCircuit) -> set[tuple[int, int]]:
     """Layer and head of each head of the circuit."""
     names = model.heads.best.components if model.heads else []
-    return {(int(match[1]), int(match[2])) for name in names if (match := _HEAD.fullmatch(name))}
-
-
-def head_edges(model: ModelCircuit) -> list[HeadEdge]:
-    """The circuit's edges between heads, the most important first."""
-    n_heads = grid_size(model)[1]
-    edges = []
-    for match, weight in _named_head_edges(model):
-        layer, target = int(match[3]), int(match[5])
-        n_groups = model.kv_heads[layer] if match[4] == "G" and model.kv_heads else n_heads
-        group_size = n_heads // n_groups
-        for head in range(target * group_size, target * group_size + group_size):
-            edges.append(HeadEdge((int(match[1]), int(match[2])), (layer, head), match[6], weight))
-    return edges
-
-
-def _named_head_edges(model: ModelCircuit) -> list[tuple[re.Match[str], float]]:
-    """Names and weights of edges between heads: not from the embedding, from or to an MLP, or to the logits."""
-    if model.edges is None:
-        return []
-    circuit = {*model.edges.best.components}
-    ranking = [(name, weight) for name, weight in model.edges.prefix.ranking if name in circuit]
-    return [(match, weight) for name, weight in ranking if (match := _EDGE.fullmatch(name))]
+    return {(int(match[1]), int(match[3])) for name in names if (match := _HEAD.fullmatch(name))}
 
 
 def grid_size(model: ModelCircuit) -> tuple[int, int]:
@@ -68,76 +54,131 @@ def grid_size(model: ModelCircuit) -> tuple[int, int]:
     return len(effects), max(map(len, effects), default=0)
 
 
-def draw_wiring(result: CircuitResult) -> Figure:
-    """Draw layers upward and heads across, a dense model beside its twin; circuit heads are filled, lines are edges."""
-    title = f"{visible(result.task, 40)}: circuit heads and the edges between them"
-    n_layers = max((grid_size(model)[0] for model in result.models), default=0)
-    height = 1.9 + min(5.0, max(1.0, 0.26 * n_layers))
-    with picture(COLUMN, height, title, _caption(result)) as figure:
+def circuit_edges(model: ModelCircuit) -> list[DrawnEdge]:
+    """The circuit's edges, the most important first."""
+    if model.edges is None:
+        return []
+    circuit = {*model.edges.best.components}
+    edges = []
+    for name, weight in model.edges.prefix.ranking:
+        source, _, target = name.partition(" -> ")
+        begin, end = _place(model, source), _place(model, target)
+        if name in circuit and begin and end:
+            edges.append(DrawnEdge(begin, end, weight))
+    return edges
+
+
+def _place(model: ModelCircuit, name: str) -> Place | None:
+    """Where a component is; the heads that share a key or value are entered in their middle."""
+    n_layers, n_heads = grid_size(model)
+    if name in ("embedding", "logits"):
+        return Place(name, (n_heads - 1) / 2, -1.0 if name == "embedding" else n_layers)
+    if match := _MLP.fullmatch(name):
+        return Place(name, n_heads + 0.3, int(match[1]) + 0.35)
+    match = _HEAD.fullmatch(name)
+    if not match:
+        return None
+    layer, number = int(match[1]), int(match[3])
+    if match[2] == "G":
+        size = n_heads // (model.kv_heads[layer] if model.kv_heads else n_heads)
+        return Place(name.split(".")[0], number * size + (size - 1) / 2, layer)
+    return Place(f"L{layer}H{number}", number, layer)
+
+
+def draw_wiring(result: CircuitResult, **look: Unpack[LookArguments]) -> Figure:
+    """Draw each model's circuit with its strongest edges, a dense model beside its twin."""
+    checked = check_look(look, len(result.models), unused=["cmap"])
+    title = f"{visible(result.task, 40)}: the circuit and its strongest edges"
+    n_layers, n_heads = (max(sizes, default=0) for sizes in zip(*map(grid_size, result.models), strict=True))
+    width = COLUMN if len(result.models) * n_heads <= 8 else PAGE
+    height = 0.9 + min(7.0, max(1.2, 0.34 * (n_layers + 2)))
+    colours = checked.coloured(model_colours([model.kind for model in result.models]))
+    names = checked.named([f"{model_name(model.model, 18)} ({model.kind})" for model in result.models])
+    with picture(checked, (width, height), title, _caption(result)) as figure:
         panels = figure.subplots(1, len(result.models), squeeze=False)[0]
-        colours = model_colours([model.kind for model in result.models])
-        for axes, model, colour in zip(panels, result.models, colours, strict=True):
-            axes.set_title(f"{model_name(model.model, 18)} ({model.kind})", color=colour, fontsize=7)
+        for axes, model, name, colour in zip(panels, result.models, names, colours, strict=True):
+            axes.set_title(_panel_title(model, name), color=colour, fontsize=7)
+            axes.axis("off")
             if model.heads is None or not model.head_effects:
-                axes.axis("off")
                 axes.text(0.5, 0.5, "no circuit", ha="center", va="center", transform=axes.transAxes)
                 continue
-            _draw_edges(axes, head_edges(model), colour)
-            _draw_heads(axes, model, colour)
-    return figure
+            edges = circuit_edges(model)[:MAX_LINES]
+            _draw_edges(axes, edges, colour)
+            _draw_components(axes, model, {place.name for edge in edges for place in edge[:2]}, colour)
+    return shown(figure)
 
 
-def _draw_edges(axes: Axes, edges: list[HeadEdge], colour: str) -> None:
+def _panel_title(model: ModelCircuit, name: str) -> str:
+    if model.heads is None:
+        return name
+    text = f"{name}\n{model.heads.best.size} of {model.heads.total} heads"
+    return text if model.edges is None else f"{text}, {model.edges.best.size:,} edges"
+
+
+def _draw_edges(axes: Axes, edges: Sequence[DrawnEdge], colour: str) -> None:
     """Lines, as wide and as opaque as their weight, the strongest on top."""
     largest = max((abs(edge.weight) for edge in edges), default=1.0) or 1.0
     edges = edges[::-1]
-    shares = [abs(edge.weight) / largest for edge in edges]
+    shares = [(abs(edge.weight) / largest) ** 0.5 for edge in edges]
     axes.add_collection(
         PathCollection(
             [_line(edge) for edge in edges],
             facecolors="none",
             edgecolors=[
-                to_rgba(TARGET if edge.weight < 0 else colour, round(0.15 + 0.75 * share, 2))
+                to_rgba(TARGET if edge.weight < 0 else colour, round(0.2 + 0.6 * share, 2))
                 for edge, share in zip(edges, shares, strict=True)
             ],
-            linewidths=[round(0.3 + 1.7 * share, 2) for share in shares],
+            linewidths=[round(0.3 + 2.2 * share, 2) for share in shares],
             zorder=1,
         ),
         autolim=False,
     )
 
 
-def _draw_heads(axes: Axes, model: ModelCircuit, colour: str) -> None:
-    """All heads, those of the circuit filled."""
+def _line(edge: DrawnEdge) -> Line:
+    (_, x, low), (_, end, high) = edge.source, edge.target
+    middle = (low + high) / 2
+    codes = [Line.MOVETO, Line.CURVE4, Line.CURVE4, Line.CURVE4]
+    return Line([(x, low), (x, middle), (end, middle), (end, high)], codes)
+
+
+def _draw_components(axes: Axes, model: ModelCircuit, joined: set[str], colour: str) -> None:
+    """The heads, with the number of those of the circuit; the embedding, the MLPs and the logits, if edges were searched."""
     n_layers, n_heads = grid_size(model)
     circuit = circuit_heads(model)
-    size = min(6.0, 75 / max(n_heads, 1))  # points
-    heads = [(head, layer) for layer in range(n_layers) for head in range(n_heads)]
-    for filled in (False, True):
-        positions = [(head, layer) for head, layer in heads if ((layer, head) in circuit) == filled]
-        if positions:
+    size = min(11.0, 130 / max(n_heads, 1))  # points
+    for layer in range(n_layers):
+        axes.text(-0.9, layer, f"L{layer}", ha="right", va="center", fontsize=6, color="#444444")
+    kinds: dict[str, list[tuple[int, int]]] = {"circuit": [], "joined": [], "other": []}
+    for layer, head in ((layer, head) for layer in range(n_layers) for head in range(n_heads)):
+        is_joined = f"L{layer}H{head}" in joined
+        kinds["circuit" if (layer, head) in circuit else "joined" if is_joined else "other"].append(
+            (head, layer)
+        )
+    for kind, places in kinds.items():
+        if places:
             axes.plot(
-                *zip(*positions, strict=True), "o", ms=size if filled else 0.6 * size, mew=0.5,
-                color=colour if filled else "white", mec=colour if filled else "#bbbbbb",
-                zorder=3 if filled else 2,
+                *zip(*places, strict=True), "o", ms=size if kind == "circuit" else 0.5 * size, mew=0.6,
+                color="white" if kind == "other" else colour, mec="#cccccc" if kind == "other" else colour,
+                zorder=2 if kind == "other" else 3,
             )  # fmt: skip
-    axes.set_xlim(-0.6, n_heads - 0.4)
-    axes.set_ylim(-0.6, n_layers - 0.4)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
-    axes.yaxis.set_major_locator(MaxNLocator(9, integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_formatter("H{x:.0f}")
-    axes.yaxis.set_major_formatter("L{x:.0f}")
-
-
-def _line(edge: HeadEdge) -> Line:
-    """A curve between the rims of two heads, bent so that it avoids the heads between them."""
-    (low, start), (high, end) = edge.source, edge.target
-    entry = end + ENTRY[edge.kind]
-    bend = 0.35 * (high - low)
-    return Line(
-        [(start, low + RADIUS), (start, low + bend), (entry, high - bend), (entry, high - RADIUS)],
-        [Line.MOVETO, Line.CURVE4, Line.CURVE4, Line.CURVE4],
-    )
+    for head, layer in kinds["circuit"] if size >= 7 else []:
+        style = {"ha": "center", "va": "center", "color": "white", "zorder": 4}
+        axes.text(head, layer, f"{head}", fontsize=0.55 * size, **style)
+    if model.edges is not None:
+        names = ["embedding", "logits", *(f"MLP {layer}" for layer in range(n_layers))]
+        for place in (_place(model, name) for name in names):
+            assert place is not None
+            used = place.name in joined
+            axes.text(
+                place.x, place.y, place.name, ha="center", va="center", fontsize=6, zorder=3,
+                color="#222222" if used else "#999999",
+                bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "linewidth": 0.6,
+                      "edgecolor": "#888888" if used else "#dddddd"},
+            )  # fmt: skip
+    has_edges = model.edges is not None
+    axes.set_xlim(-1.6, n_heads + (1.3 if has_edges else -0.3))
+    axes.set_ylim(-1.4 if has_edges else -0.6, n_layers + (0.4 if has_edges else -0.4))
 
 
 def _caption(result: CircuitResult) -> str:
@@ -147,11 +188,11 @@ def _caption(result: CircuitResult) -> str:
         sentences.append(
             f"Each explains {result.threshold:.0%} of the {result.metric} on {prompts_used(result)}."
         )
-    edges = [edge for model in result.models for edge in head_edges(model)]
+    edges = [edge for model in result.models for edge in circuit_edges(model)]
     if edges:
         sentences.append(
-            "Lines enter a head left as query, middle as key, right as value; width: attribution "
-            f"({result.method}), against the model's largest."
+            f"Lines: the strongest edges, at most {MAX_LINES}; width: attribution ({result.method}), against the model's "
+            "largest. Small discs: heads that only edges join."
         )
     if any(edge.weight < 0 for edge in edges):
         sentences.append("Orange: negative, against the answer.")
@@ -162,9 +203,9 @@ def _caption(result: CircuitResult) -> str:
 def _description(model: ModelCircuit) -> str:
     """The size of a model's circuit, in a sentence."""
     assert model.heads is not None
-    text = f"{model_name(model.model)}: filled {model.heads.best.size} of {model.heads.total} heads"
+    text = f"{model_name(model.model)}: {model.heads.best.size} of {model.heads.total} heads"
     if model.edges is not None:
         needed, n_named = model.edges.best.size, len(model.edges.best.components)
-        saved = f", of which the first {n_named:,} were saved," if n_named < needed else ""
-        text += f"; {len(_named_head_edges(model)):,} of its {needed:,} edges{saved} run between heads"
+        saved = f", of which the first {n_named:,} were saved" if n_named < needed else ""
+        text += f", {needed:,} edges{saved}"
     return f"{text}."

@@ -24,11 +24,21 @@ FILE = "report.html"
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
-def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write the report on a folder of results, by default to report.html in it."""
+class ReportPage(type(Path())):
+    """The path of a written page; a notebook shows the page itself, to be used in place."""
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.read_text(encoding="utf-8"))
+        # a sandbox without the notebook's origin: the page needs nothing from it
+        style = 'style="border: 0" width="100%" height="860"'
+        return f'<iframe sandbox="allow-scripts allow-downloads" title="Edgewise report" {style} srcdoc="{page}"></iframe>'
+
+
+def write_report(folder: str | Path, out: str | Path | None = None) -> ReportPage:
+    """Write the report on a folder of results, by default to report.html in it; a notebook shows it in place."""
     path = Path(folder) / FILE if out is None else Path(out)
     content = report_html(collect(folder))
-    return write_text(path, content)
+    return ReportPage(write_text(path, content))
 
 
 def report_html(data: dict[str, Any]) -> str:

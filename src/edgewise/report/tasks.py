@@ -29,7 +29,7 @@ def task_data(path: Path) -> dict[str, Any]:
         "threshold": result.threshold,
         "method": result.method,
         "ratios": result.ratios,
-        "models": [_model_data(model) for model in result.models],
+        "models": [_model_data(model, result.threshold) for model in result.models],
         "prompts": _prompts_data(path.parent, result.examples) if has_prompt_maps(path.parent) else [],
     }
 
@@ -37,15 +37,17 @@ def task_data(path: Path) -> dict[str, Any]:
 def _prompts_data(folder: Path, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     prompt_maps = PromptMaps.load(folder)
     prompts = []
-    for i, tokens in enumerate(prompt_maps.tokens):
+    for i, (number, tokens) in enumerate(zip(prompt_maps.numbers, prompt_maps.tokens, strict=True)):
         maps_per_model = [model_maps[i] for model_maps in prompt_maps.maps]
         if any(maps.shape[-1] != len(tokens) * (len(tokens) + 1) // 2 for maps in maps_per_model):
             raise EdgewiseError(f"{PROMPT_MAPS} do not fit their tokens")
+        if number >= len(examples):
+            raise EdgewiseError(f"{PROMPT_MAPS} have more prompts than the circuit has examples")
         prompts.append(
             {
-                "text": examples[i]["clean"],
+                "text": examples[number]["clean"],
                 "tokens": tokens,
-                "answers": examples[i]["answers"][:3],
+                "answers": examples[number]["answers"][:3],
                 "maps": [pack_maps(maps) for maps in maps_per_model],
                 "types": [_head_types(maps, tokens) for maps in maps_per_model],
             }
@@ -63,7 +65,7 @@ def _unpack_triangle(lower: np.ndarray, t: int) -> np.ndarray:  # uint8 [t (t + 
     return weights
 
 
-def _model_data(model: ModelCircuit) -> dict[str, Any]:
+def _model_data(model: ModelCircuit, threshold: float) -> dict[str, Any]:
     effects = model.head_effects
     return {
         "model": model.model,
@@ -74,18 +76,22 @@ def _model_data(model: ModelCircuit) -> dict[str, Any]:
         "prompts": model.prompts - model.left_out,
         "warnings": model.warnings,
         "counts": model.counts(),
-        "head_circuit": _circuit_data(model.heads),
-        "edge_circuit": _circuit_data(model.edges, MAX_EDGES),
+        "head_circuit": _circuit_data(model.heads, threshold),
+        "edge_circuit": _circuit_data(model.edges, threshold, MAX_EDGES),
     }
 
 
-def _circuit_data(circuit: ComponentCircuit | None, max_ranked: int | None = None) -> dict[str, Any] | None:
+def _circuit_data(
+    circuit: ComponentCircuit | None, threshold: float, max_ranked: int | None = None
+) -> dict[str, Any] | None:
     if circuit is None:
         return None
     prefix, curve = circuit.prefix, circuit.prefix.curve
     return {
         "total": circuit.total,
         "needed": prefix.needed,
+        "threshold": threshold,
+        "components": None if circuit.minimal is None else circuit.best.components,
         "minimal": None if circuit.minimal is None else circuit.minimal.size,
         "faithfulness": prefix.explained.fit,
         "curve": {

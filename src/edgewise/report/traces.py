@@ -54,7 +54,11 @@ def trace_data(path: Path, max_links: int = MAX_LINKS) -> dict[str, Any]:
         "cells_largest": max_flow,
         "maps": pack_maps(quantise(trace.maps)),
         "main_key": trace.main_key,
-        "runner_up": list(trace.runner_up),
+        "names": {
+            key: str(name)
+            for key in trace.contexts
+            if (name := trace.feature_name(*map(int, key.split("_"))))
+        },
         "words": [asdict(cluster) for cluster in word_clusters(trace)],
         # exact, because they decide how many heads are named: in eight bits the smallest flows would count too much
         "arriving": [[rounded(head) for head in layer] for layer in trace.cells[:, :, -1]],

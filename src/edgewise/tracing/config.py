@@ -59,7 +59,7 @@ class InterventionConfig:
     patch_from: str | None = None
     """A prompt of as many tokens, from which their values are taken instead."""
     logit: str | None = None
-    """The answer whose logit is compared with the runner-up's; the most likely token if not given."""
+    """The answer whose log odds are measured; the most likely token if not given."""
     top: Size = 8
     """How many of the likeliest next tokens are shown, before and after."""
     out: Path = Path("runs/ablate")

@@ -112,14 +112,14 @@ def intervene(
         after = _run(network, graph, outputs, writes)
         predicted = _predicted(graph, outputs, writes)
     measured = (graph.logits.log_odds(after) - graph.logits.log_odds(linear.logits)).item()
-    pair = [visible(str(words.decode([int(token)])).strip()) for token in (answer[0], graph.logits.runner_up)]
+    word = visible(str(words.decode([int(answer[0])])).strip())
     how = f"patched from {config.patch_from!r}" if config.patch_from else f"scaled by {config.scale:g}"
     return Intervened(
         model=name,
         prompt=config.prompt,
         changed=[*_names(config.heads), *_names(config.features)],
         how=how,
-        measured_on=f"logit of {pair[0]} minus that of {pair[1]}",
+        measured_on=f"log odds of {word}",
         measured=measured,
         predicted=predicted,
         next_tokens=_next_tokens(words, linear.logits, after, config.top),

@@ -57,6 +57,8 @@ class PassState:
     """a, [n, T, F]."""
     errors: list[Tensor] = field(default_factory=list)
     """MLP outputs minus what the features write, [n, T, D]; the same in every pass of the replaced model."""
+    logits: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Of the last position, [n, vocabulary]."""
     log_odds: Tensor = field(default_factory=lambda: torch.zeros(0))
     """[n]"""
 
@@ -79,14 +81,14 @@ def run_replaced(
         stack.enter_context(_recorded_norms(model, graph, state))
         # innermost, so that it reads what the ablation leaves
         taps = stack.enter_context(tap(model, read=["values", "weights", "outputs"]))
-        logits = last_logits(model, graph, len(change.ablations))
+        state.logits = last_logits(model, graph, len(change.ablations))
     heads = graph.linear.n_heads
     for layer in range(n_layers):
         values = taps.last["values"][layer]
         state.values.append(values.repeat_interleave(heads // values.shape[1], 1))
         state.weights.append(taps.last["weights"][layer])
         state.outputs.append(taps.last["outputs"][layer])
-    state.log_odds = graph.logits.log_odds(logits)
+    state.log_odds = graph.logits.log_odds(state.logits)
     return state
 
 

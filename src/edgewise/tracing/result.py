@@ -11,6 +11,7 @@ from edgewise.core.files import write_arrays, write_json
 from edgewise.core.results import Result
 from edgewise.core.schema import read_arrays, read_as, saved_form
 from edgewise.core.text import visible
+from edgewise.tracing.feature_names import FeatureName, feature_name
 from edgewise.tracing.schema import Cluster, Intervention, Link, LinkPaths, Node, QKAttribution
 
 FILE, ARRAYS = "trace.json", "trace.safetensors"
@@ -52,8 +53,6 @@ class Trace(Result):
     head_shares: np.ndarray  # float32 [links, L, heads]: each link's weight as carried by each head
     cells: np.ndarray  # float32 [L, heads, T, T]: the flow through each attention edge, query by key
     maps: np.ndarray  # float32 [L, heads, T, T]: attention weights
-    runner_up: tuple[str, float] = ("", 0.0)
-    """The most likely token that is not explained, whose logit is subtracted from theirs, and its probability."""
     warnings: list[str] = field(default_factory=list)
 
     def head_flow(self, key: int | None = None, query: int | None = None) -> np.ndarray:  # [L, heads]
@@ -81,12 +80,15 @@ class Trace(Result):
         flow = self.cells[:, :, -1].sum((0, 1))
         return int(flow[:-1].argmax()) if len(flow) > 1 else 0
 
+    def feature_name(self, layer: int, number: int) -> FeatureName | None:
+        """What a feature responds to and promotes, from its contexts; None without any."""
+        return feature_name(self.contexts, layer, number)
+
     @property
     def measured_on(self) -> str:
         """What every effect of the trace is a change of."""
         answers = " / ".join(visible(text.strip() or text) for text, _ in self.logits[:3])
-        runner_up = visible(self.runner_up[0].strip() or self.runner_up[0])
-        return f"logit of {answers} minus that of {runner_up}" if runner_up else f"logit of {answers}"
+        return f"log odds of {answers}"
 
     def table(self) -> list[list[str]]:
         try:

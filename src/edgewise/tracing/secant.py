@@ -35,7 +35,7 @@ class Secant:
         graph, linear, before, after = self.graph, self.graph.linear, self.before, self.after
         of_norm_1, of_norm_2, of_posts = [], [], {}
         g = linear.embedding.new_zeros(len(self.change.ablations), linear.length, linear.width)
-        g[:, -1] = graph.logits.weights.to(g) @ graph.logits.direction
+        g[:, -1] = graph.logits.mean_direction(before.logits, after.logits)
         g, of_final = self._norm(linear.final_norm, before.final_norm[0], after.final_norm[0], g)
         for number in reversed(range(len(linear.layers))):
             layer = linear.layers[number]

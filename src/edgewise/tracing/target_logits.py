@@ -1,7 +1,11 @@
-"""What a trace explains: the logit of a token (given, or the most likely ones) minus the runner-up's.
+"""What a trace explains: the log odds of a token (given, or the most likely ones) against all others.
 
-The difference of two logits is the logarithm of their odds. Unlike a probability it does not saturate when the answer is
-nearly certain, and unlike a logit it does not move when all logits do. Everything in a trace is measured on it.
+    log p / (1 - p)  =  logit  -  logsumexp of the logits of all other tokens
+
+Unlike a probability it does not saturate when the answer is nearly certain; unlike a logit it does not move when all logits
+do; and unlike the difference to one runner-up it does not depend on which token happens to come second. Everything in a
+trace is measured on it. The graph is about its linear part at the prompt, the logit minus the mean of the others' logits by
+their probabilities; between two passes an exact mean of both passes' probabilities takes their place (`Secant`).
 """
 
 from dataclasses import dataclass
@@ -19,12 +23,15 @@ MAX_LOGITS, LOGIT_PROBABILITY = 10, 0.95
 
 @dataclass(frozen=True)
 class TargetLogits:
-    """K logits, each minus that of the runner-up: the most likely token that is not among the K."""
+    """K logits, each minus the mean logit of all tokens that are not among the K."""
 
     tokens: Tensor  # int64 [K]
-    runner_up: int
     probability: Tensor  # [K]
-    direction: Tensor  # [K, D]: rows of the unembedding, minus the runner-up's
+    others: Tensor  # [vocabulary]: probability of each token that is not among the K
+    unembedding: Tensor  # [vocabulary, D]
+    scale: float
+    """The logits divided by the unembedding's output."""
+    direction: Tensor  # [K, D]: rows of the unembedding, minus the mean of the others'
     bias: Tensor  # [K]
     value: Tensor  # [K]: the model's
 
@@ -34,8 +41,32 @@ class TargetLogits:
         return self.probability / self.probability.sum()
 
     def log_odds(self, logits: Tensor) -> Tensor:  # [..., vocabulary] -> [...]
-        """Logit minus the runner-up's, mean over the K by their probability: the measure of every effect in a trace."""
-        return (logits[..., self.tokens] - logits[..., self.runner_up, None]) @ self.weights.to(logits)
+        """Log odds, of several tokens by their mean logit: the measure of every effect in a trace."""
+        return logits[..., self.tokens] @ self.weights.to(logits) - self._others(logits).logsumexp(-1)
+
+    def linear_part(self, logits: Tensor) -> Tensor:  # [..., vocabulary] -> [...]
+        """What the graph decomposes: the log odds with the others' probabilities kept, up to a constant."""
+        return logits[..., self.tokens] @ self.weights.to(logits) - logits @ self.others.to(logits)
+
+    def mean_direction(self, before: Tensor, after: Tensor) -> Tensor:  # [n, vocabulary] each -> [n, D]
+        """How the log odds change with the final norm's output, exactly between two passes.
+
+        Their derivative is minus the others' probabilities q. The change of a logsumexp lies between what the q of one pass
+        and those of the other make of the change of logits, as it is convex; so some mean of the two gives it exactly.
+        """
+        before, after = self._others(before.double()), self._others(after.double())
+        q, q_after = before.softmax(-1), after.softmax(-1)
+        moved = (after - before).index_fill(-1, self.tokens, 0.0)
+        least, most = (q * moved).sum(-1), (q_after * moved).sum(-1)
+        spread = most - least
+        share = (after.logsumexp(-1) - before.logsumexp(-1) - least) / spread.clamp_min(1e-12)
+        share = torch.where(spread > 1e-12, share.clamp(0, 1), 0.0)[..., None]
+        q = (q + share * (q_after - q)).to(self.unembedding)
+        answer = self.weights.to(self.unembedding) @ self.unembedding[self.tokens]
+        return self.scale * (answer - q @ self.unembedding)
+
+    def _others(self, logits: Tensor) -> Tensor:
+        return logits.index_fill(-1, self.tokens, -torch.inf)
 
 
 def target_logits(model: PreTrainedModel, logits: Tensor, tokens: Tensor, scale: float = 1.0) -> TargetLogits:
@@ -46,14 +77,16 @@ def target_logits(model: PreTrainedModel, logits: Tensor, tokens: Tensor, scale:
     unembedding: Any = model.get_output_embeddings()
     weight, bias = unembedding.weight.detach(), getattr(unembedding, "bias", None)
     bias = torch.zeros(len(weight)).to(weight) if bias is None else bias.detach()
-    runner_up = int(logits.index_fill(0, tokens, -torch.inf).argmax())
+    others = logits.index_fill(0, tokens, -torch.inf).softmax(0)
     return TargetLogits(
         tokens,
-        runner_up,
         logits.softmax(-1)[tokens],
-        scale * (weight[tokens] - weight[runner_up]),
-        scale * (bias[tokens] - bias[runner_up]),
-        logits[tokens] - logits[runner_up],
+        others,
+        weight,
+        scale,
+        scale * (weight[tokens] - others.to(weight) @ weight),
+        scale * (bias[tokens] - others.to(weight) @ bias),
+        logits[tokens] - others @ logits,
     )
 
 

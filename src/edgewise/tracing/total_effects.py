@@ -103,7 +103,8 @@ def batch_size(graph: Graph) -> int:
     """Ablations at once: two passes' states take `_BATCH_BYTES`."""
     linear = graph.linear
     per_layer = 12 * linear.width + 2 * graph.transcoder.features + 2 * linear.n_heads * linear.length
-    return max(1, _BATCH_BYTES // (4 * 2 * linear.length * per_layer * len(linear.layers)))
+    numbers = linear.length * per_layer * len(linear.layers) + 4 * len(linear.logits)
+    return max(1, _BATCH_BYTES // (4 * 2 * numbers))
 
 
 # --------------------------------------------------------------------------------------------- gradient times activation

@@ -154,7 +154,6 @@ def _explain(
         tokens=prompt.tokens,
         ids=prompt.ids,
         logits=[(node.label, node.value or 0.0) for node in nodes if node.kind == "logit"],
-        runner_up=_runner_up(tokenizer, graph),
         nodes=nodes,
         links=links,
         clusters=clusters,
@@ -170,12 +169,6 @@ def _explain(
         maps=torch.stack([layer.weights for layer in graph.linear.layers]).numpy(),
         warnings=warnings,
     )
-
-
-def _runner_up(tokenizer: PreTrainedTokenizerBase, graph: Graph) -> tuple[str, float]:
-    """The token whose logit is subtracted, and its probability."""
-    token = graph.logits.runner_up
-    return str(tokenizer.decode([token])), graph.linear.logits.softmax(-1)[token].item()
 
 
 def _qk_attributions(

@@ -9,8 +9,9 @@ Predictions, from the prompt's own pass:
 
 Measurements, in the model:
 
-    frozen      attention patterns and norm denominators are frozen, as in the graph. MLPs are the model's: the difference
-                from `predicted` is the transcoder's error, and features that switch on or off
+    frozen      attention patterns, norm denominators and the probabilities of the other tokens among themselves are frozen,
+                as in the graph. MLPs are the model's: the difference from `predicted` is the transcoder's error, and
+                features that switch on or off
     actual      everything changes; split exactly into values, attention, norms and errors (`total_effects.py`)
 """
 
@@ -165,14 +166,14 @@ def _moved_heads(effects: TotalEffects, number: int) -> list[tuple[str, float]]:
 
 @torch.no_grad()
 def frozen_changes(model: PreTrainedModel, graph: Graph, ablations: Sequence[Ablation]) -> Tensor:  # -> [n]
-    """Change of the log odds in the model, with attention patterns and norm denominators frozen."""
+    """Change of the log odds in the model; attention patterns, norm denominators, the others' probabilities are frozen."""
     mean, batch = average_embedding(model, graph), batch_size(graph)
     with frozen(model, graph):
         parts = [graph.linear.embedding.new_zeros(0)]
         for first in range(0, len(ablations), batch):
             change = changes(graph, ablations[first : first + batch], mean)
-            parts.append(graph.logits.log_odds(run_ablated(model, graph, change)))
-    return torch.cat(parts) - graph.logits.log_odds(graph.linear.logits)
+            parts.append(graph.logits.linear_part(run_ablated(model, graph, change)))
+    return torch.cat(parts) - graph.logits.linear_part(graph.linear.logits)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def train_transcoder(
     """
     began = time.monotonic()
     config = replace(config or TranscoderConfig(), out=Path((config or TranscoderConfig()).out))
-    asked = config
+    session = config
     accelerator = make_accelerator(device=config.device)
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
     saved = open_run(config, WEIGHTS, display)
@@ -92,7 +92,7 @@ def train_transcoder(
     with output_folder(config.out if accelerator.is_main_process else None), eval_mode(host):
         run = TranscoderRun(host, name, text, config, accelerator)
         run.choose_validation_text(trainer)
-        final = _restore_or_plan(run, saved, trainer, display, began, asked)
+        final = _restore_or_plan(run, saved, trainer, display, began, session)
         own = [Log(config.out / "log.jsonl"), ProgressLine(display, describe_step)]
         stopped = Trainer(run, [*own, *callbacks], final).fit()
         return _finish(run, stopped, display)
@@ -110,17 +110,17 @@ def _restore_or_plan(
     trainer: TrainerConfig,
     display: Display,
     began: float,
-    asked: TranscoderConfig,
+    session: TranscoderConfig,
 ) -> float:
     """Decide how many steps there will be, and say what will be done before it is begun. Returns the seconds to leave for
-    the evaluation at the end. `began`: when this session began; `asked`: its config, in which a resumed run's limits are
+    the evaluation at the end. `began`: when this session began; `session`: its config, in which a resumed run's limits are
     set only if they are new."""
     config, state = run.config, run.state
     if saved is not None:
         check_same_text(run.data, saved)
         check_belongs(config.out, TranscoderInfo(**saved.content["transcoder"]), run.host)
         restore(run, saved)
-        if asked.minutes is None and asked.tokens in (None, saved.content["config"]["tokens"]):
+        if session.minutes is None and session.tokens in (None, saved.content["config"]["tokens"]):
             print_resuming(display, config.out, state)
             return 0.0
     check_token_limit(config, state)
@@ -130,9 +130,9 @@ def _restore_or_plan(
         run.accelerator, trainer.seconds_per_step or costs.step, time.monotonic() - began, costs.final
     )
     costs = costs._replace(step=step, setup=setup, final=final)
-    begin_time(asked, state, setup)
+    begin_time(session, state, setup)
     state.planned_steps = plan_steps(config, state, costs)
-    check_time_limit(asked, costs, trainer)
+    check_time_limit(session, costs, trainer)
     state.validations = plan_validations(trainer, state, costs, run.validation_tokens)
     state.planned_steps = plan_steps(config, state, costs, state.validations)
     print_plan(display, run, costs)
