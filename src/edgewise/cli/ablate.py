@@ -22,7 +22,7 @@ def ablate(
     Args:
         model: An embedded model, a folder or a Hugging Face name.
         config: What is changed.
-        transcoder: The folder of the model's transcoder. The shipped models bring theirs.
+        transcoder: The folder of the model's transcoder. The embedded models bring theirs.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them

@@ -13,7 +13,7 @@ from edgewise.training.sparsify.result import SparsifyResult
 
 
 def draw_run(result: SparsifyResult, **look: Unpack[LookArguments]) -> Figure:
-    """What was removed, how hard it was pressed, what it cost: three panels over the same tokens."""
+    """Density, multiplier of the penalty, and held-out loss over tokens: three panels."""
     lines, summary = result.log, result.summary
     steps = [line for line in lines if "expected_density" in line]
     checks = [line for line in lines if "held_out_ce" in line]
