@@ -67,9 +67,10 @@ def draw_trace(
     which they carry most. Shown are the fewest heads that carry `share` of it. A head maps the key to the query if the query
     gives this key more weight than any other; only then is its cell filled.
 
-    Read the arrow from the output to the key's word; its label is the share of the attribution
-    through attention, from the key to the query, that the drawn heads carry. Below each token is the share of the output that is attributed to its embedding,
-    through whatever is in between (`Trace.origins`). With `query_axis` up, the first query is at the bottom of a map.
+    Read the arrow from the output to the key's word; its label is the share of the attribution through attention, from the
+    key to the query, that the drawn heads carry. Below each token is the share of the output that is attributed to its
+    embedding, through whatever is in between (`Trace.origins`). With `query_axis` up, the first query is at the bottom of
+    a map.
     `look` are ax, title, names, cmap, width, theme and caption, as for every figure (`LookArguments`).
     """
     traces = [traces] if isinstance(traces, Trace) else list(traces)
