@@ -229,10 +229,17 @@ def measured(shapes: dict[str, Shape]) -> str:
     ]
     rows = []
     for what, work, seconds, machine in known:
-        told = machine.seconds(work)
+        predicted = machine.seconds(work)
         reached = work.flops / seconds / machine.rate
         rows.append(
-            [what, power(work.flops), span(told), span(seconds), f"{told / seconds:.2f}x", f"{reached:.2f}"]
+            [
+                what,
+                power(work.flops),
+                span(predicted),
+                span(seconds),
+                f"{predicted / seconds:.2f}x",
+                f"{reached:.2f}",
+            ]
         )
     return table(["", "FLOP", "predicted", "measured", "predicted / measured", "share of the rate"], rows)
 

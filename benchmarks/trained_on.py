@@ -43,21 +43,26 @@ class TrainedOn:
     seed: int = 0
 
 
-def main(asked: TrainedOn) -> None:
-    dense = edgewise.load(asked.dense)
+def main(arguments: TrainedOn) -> None:
+    dense = edgewise.load(arguments.dense)
     config = edgewise.SparsifyConfig(
-        tokens=asked.tokens,
-        valid=asked.valid,
-        context=asked.context,
-        lora=asked.lora,
-        lr=asked.lr,
-        seed=asked.seed,
+        tokens=arguments.tokens,
+        valid=arguments.valid,
+        context=arguments.context,
+        lora=arguments.lora,
+        lr=arguments.lr,
+        seed=arguments.seed,
     )
-    data = training_data(asked.dense, asked.data, config, dense, tokenizer_for(asked.dense, asked.data))
+    data = training_data(
+        arguments.dense, arguments.data, config, dense, tokenizer_for(arguments.dense, arguments.data)
+    )
     run = SparsifyRun(dense, data, config, Accelerator(cpu=True))
-    run.state.step = run.state.planned_steps = max(1, token_count(asked.tokens) // run.batches.tokens)
+    run.state.step = run.state.planned_steps = max(1, token_count(arguments.tokens) // run.batches.tokens)
     reference = Reference(dense)
-    print(row(asked.twin, measure(edgewise.load(asked.twin), data.held_out, reference=reference)), flush=True)
+    print(
+        row(arguments.twin, measure(edgewise.load(arguments.twin), data.held_out, reference=reference)),
+        flush=True,
+    )
     began = time.perf_counter()
     trained = train_masked(run, None, Display(), None)
     seconds = time.perf_counter() - began

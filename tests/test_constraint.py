@@ -97,7 +97,7 @@ def test_what_is_kept_of_the_dense_model_is_bounded():
     reference = Reference(dense, max_bytes=2 * 40 * 32 * 4)  # two sequences
     twin = edgewise.gate(dense_model("gpt2"), GateConfig("relative", b=1.5))
     values = [measure(twin, text, reference=reference).against_dense for _ in range(2)]
-    assert values[0] == values[1] and len(reference._hidden) == 2
+    assert values[0] == values[1] and len(reference) == 2
 
 
 def test_the_standard_error_is_that_of_the_mean():

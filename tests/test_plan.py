@@ -38,7 +38,7 @@ from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.parameters import train_attention_only, with_lora
 from edgewise.training.sparsify.recipe import RECIPES
 from edgewise.training.sparsify.sampled_softmax import N_LIKELY, N_SAMPLED
-from edgewise.training.transcoder.objective import Objective
+from edgewise.training.transcoder.objective import TranscoderObjective
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 
 BOTH = ("gpt2", "llama")  # the second shares keys and values between heads
@@ -221,7 +221,7 @@ def test_weights_and_flops_of_a_transcoder():
     assert flops.transcoder_weights(sizes, features) == sum(p.numel() for p in made.parameters())
     x = torch.randn(2, sizes.layers, n, sizes.width)
     with Counting() as counted:
-        Objective(made, torch.zeros(sizes.layers))(x[0], x[1], 1e-3).total.backward()
+        TranscoderObjective(made, torch.zeros(sizes.layers))(x[0], x[1], 1e-3).total.backward()
     estimated = flops.train_transcoder(sizes, features, T, packed=False)
     model = flops.layers_forward(sizes, (T + 1) / 2)
     assert counted.flops / n == pytest.approx(estimated.exact - model, rel=0.02)

@@ -37,16 +37,16 @@ def test_counters_of_this_machine_rise():
 def test_a_number_that_the_user_chose_is_kept(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
-    free = FreeCores()
-    free._before = CoreUse(free._before.elapsed - 10, free._before.busy - 100, free._before.own)
+    readings = iter([CoreUse(10.0 * i, 100.0 * i, 0.0) for i in range(3)])  # others use ten cores
+    free = FreeCores(lambda: next(readings))
     try:
         torch.set_num_threads(3)
-        free.update()  # others use ten cores
+        free.update()
         assert torch.get_num_threads() == 1
         torch.set_num_threads(2)
-        free._before = CoreUse(free._before.elapsed - 10, free._before.busy - 100, free._before.own)
         free.update()
         assert torch.get_num_threads() == 2
+        assert next(readings, None) is None  # both updates measured
     finally:
         torch.set_num_threads(before)
 

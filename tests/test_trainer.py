@@ -12,7 +12,7 @@ from runs import interrupt_at
 from edgewise.core.errors import EdgewiseError
 from edgewise.training.budget import Costs, begin_time, check_time_limit, plan_steps, plan_validations
 from edgewise.training.callbacks import Callback
-from edgewise.training.clock import PACE_STEPS, Clock, Interrupted, Signals
+from edgewise.training.clock import PACE_STEPS, Clock, RunInterrupted, Signals
 from edgewise.training.config import TrainerConfig
 from edgewise.training.state import TrainingState
 from edgewise.training.trainer import Trainer, take_step
@@ -160,7 +160,9 @@ def test_a_run_is_saved_every_few_minutes_and_ends_with_a_validation_when_time_i
 def test_an_interrupted_run_is_saved_whatever_else_is_due():
     run = CountingRun(Time(), 400.0, minutes=1)  # time is up after a step, and a snapshot is due
     trainer = CountingTrainer(run, interrupt_at(0))
-    with pytest.raises(Interrupted, match="step 2 of 1,000 and saved; go on with `resume=True` `out=runs/x`"):
+    with pytest.raises(
+        RunInterrupted, match="step 2 of 1,000 and saved; go on with `resume=True` `out=runs/x`"
+    ):
         trainer.fit()
     assert trainer.saved == [2]
 
@@ -168,7 +170,7 @@ def test_an_interrupted_run_is_saved_whatever_else_is_due():
 def test_only_the_main_process_reads_the_clock_but_any_can_be_interrupted():
     run = CountingRun(Time(), 400.0, minutes=1, is_main=False)
     trainer = CountingTrainer(run, interrupt_at(2))
-    with pytest.raises(Interrupted, match="step 4 of 1,000"):  # the minute was over after the first step
+    with pytest.raises(RunInterrupted, match="step 4 of 1,000"):  # the minute was over after the first step
         trainer.fit()
     assert trainer.saved == [4]
 

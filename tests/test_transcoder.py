@@ -21,13 +21,13 @@ from edgewise.gating.install import install
 from edgewise.measure.forward import run_model
 from edgewise.models.architecture import architecture_of, decoder_layers
 from edgewise.models.hooks import replace_output
-from edgewise.training.clock import Interrupted
+from edgewise.training.clock import RunInterrupted
 from edgewise.training.transcoder.activations import mlp_activations, replaced_mlps
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
 from edgewise.training.transcoder.describe import describe_features
 from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
 from edgewise.training.transcoder.features import promoted_tokens, top_contexts
-from edgewise.training.transcoder.objective import DEAD_COEFFICIENT, STREAM_WEIGHT, Objective
+from edgewise.training.transcoder.objective import DEAD_COEFFICIENT, STREAM_WEIGHT, TranscoderObjective
 from edgewise.training.transcoder.run import calibrate
 from edgewise.training.transcoder.shuffle import BUFFER_STEPS, ShuffledActivations
 from edgewise.training.transcoder.store import info_of, load_transcoder, save_transcoder
@@ -119,7 +119,7 @@ def test_jumprelu_learns_its_threshold_through_a_rectangle():
 def test_the_loss_is_the_equations_written_out():
     transcoder = random_transcoder(model_of("gpt2"))
     x, y = torch.randn(L, 4, D), torch.randn(L, 4, D)
-    loss = Objective(transcoder, torch.tensor([0.0, 0.5, 1.0]))(x, y, 0.1)
+    loss = TranscoderObjective(transcoder, torch.tensor([0.0, 0.5, 1.0]))(x, y, 0.1)
     with torch.no_grad():
         a, given = by_hand(transcoder, x)
         h, total = transcoder.preactivations(x), torch.zeros(())
@@ -246,7 +246,7 @@ def test_one_massive_output_changes_nothing_for_the_others():
         torch.testing.assert_close(ours[[0, 2]], getattr(plain, name)[[0, 2]])  # in its layer only
     losses, fits = [], []
     for outputs in (y, with_one_massive(y), 7 * with_one_massive(y) - 6 * y):
-        losses.append(Objective(spoilt, torch.zeros(L))(x, outputs, 0.0).mse)
+        losses.append(TranscoderObjective(spoilt, torch.zeros(L))(x, outputs, 0.0).mse)
         fits.append(Fit(spoilt))
         fits[-1].add(x, outputs)
     torch.testing.assert_close(losses[1], losses[2])  # however large it is
@@ -410,7 +410,7 @@ def test_training_explains_and_leaves_everything_in_its_folder(trained, tiny):
 
 @pytest.mark.parametrize("at", [5, BUFFER_STEPS - 2])
 def test_an_interrupted_run_goes_on_bit_by_bit(trained, tiny, tmp_path, at):
-    with pytest.raises(Interrupted, match=f"step {at + 2} of 40 and saved; go on with `resume=True`"):
+    with pytest.raises(RunInterrupted, match=f"step {at + 2} of 40 and saved; go on with `resume=True`"):
         train_transcoder(*tiny, settings(tmp_path), callbacks=[interrupt_at(at, signal.SIGTERM)])
     resumed = train_transcoder(*tiny, TranscoderConfig(out=tmp_path, resume=True))
     again = zip(

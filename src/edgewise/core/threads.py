@@ -9,6 +9,7 @@ they wait, and there are no more of them than cores that nobody else uses.
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import psutil
@@ -57,8 +58,10 @@ def threads_beside(others: float, cores: int, limit: int) -> int:
 class FreeCores:
     """Keeps torch's number of threads (which numba's kernels follow) at the number of cores that nobody else uses."""
 
-    def __init__(self) -> None:
-        self._before = CoreUse.now()
+    def __init__(self, counters: Callable[[], CoreUse] = CoreUse.now) -> None:
+        """`counters`: reads the present use of the cores."""
+        self._counters = counters
+        self._before = counters()
         self._limit: int | None = None  # torch's own number of threads
         self._chosen: int | None = None
 
@@ -67,7 +70,8 @@ class FreeCores:
 
         A number that the user has chosen, by OMP_NUM_THREADS or `torch.set_num_threads`, is left alone.
         """
-        if time.monotonic() - self._before.elapsed < _INTERVAL or "OMP_NUM_THREADS" in os.environ:
+        now = self._counters()
+        if now.elapsed - self._before.elapsed < _INTERVAL or "OMP_NUM_THREADS" in os.environ:
             return
         import torch  # takes seconds, and whoever computes has it
 
@@ -76,7 +80,6 @@ class FreeCores:
             self._limit = self._chosen = threads
         if threads != self._chosen:
             return
-        now = CoreUse.now()
         chosen = threads_beside(now.cores_of_others(self._before), len(_cores()), self._limit)
         self._before = now
         if chosen != threads:

@@ -30,6 +30,10 @@ class Reference:
         self._base: Any = getattr(model, "base_model", model)
         self._replays: bool | None = None  # whether hidden states give the logits; None: not tried yet
 
+    def __len__(self) -> int:
+        """How many sequences' hidden states are kept."""
+        return len(self._hidden)
+
     @torch.no_grad()
     def logits(self, first: int, batch: Batch) -> Tensor:  # -> [n, t, vocabulary]
         """Logits on the sequences `first`, `first` + 1, ... of the text, which are `batch`."""

@@ -125,10 +125,10 @@ def _check_complete(name: str, report: dict[str, Any]) -> None:
             f"{name} holds a sparse twin's weights under a dense config; write it with edgewise.save"
         )
     if report["mismatched_keys"]:
-        key, given, asked = min(report["mismatched_keys"])
+        key, saved, configured = min(report["mismatched_keys"])
         raise EdgewiseError(
-            f"{name}: config.json asks for {key} of {list(asked)}, and the checkpoint has it as {list(given)}; one of them "
-            "is another model's, or damaged"
+            f"{name}: config.json asks for {key} of {list(configured)}, and the checkpoint has it as {list(saved)}; "
+            "one of them is another model's, or damaged"
         )
     if missing := sorted(report["missing_keys"]):
         raise EdgewiseError(

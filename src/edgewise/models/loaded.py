@@ -69,15 +69,15 @@ def load_models(
     """
     if isinstance(models, LoadedModels):
         return models
-    given, names = _as_list(models), model_names(models)
+    listed, names = _as_list(models), model_names(models)
     display = display or Display(quiet=True)
     with display.status("loading"):
-        tokenizer = tokenizer or shared_tokenizer(given)
+        tokenizer = tokenizer or shared_tokenizer(listed)
         loaded = tuple(
             with_all_heads(
                 model if isinstance(model, PreTrainedModel) else load(model, device=device, dtype=dtype)
             )
-            for model in given
+            for model in listed
         )
     return LoadedModels(names, loaded, tokenizer, display)
 

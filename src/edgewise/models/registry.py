@@ -88,8 +88,8 @@ def embedded_models() -> dict[str, EmbeddedModel]:
             raise EdgewiseError(
                 f"the models of the entry point {entry.value} cannot be registered: {first_line(error)}"
             ) from error
-        if taken := models.keys() & registered:
-            raise EdgewiseError(f"two packages register a model named {min(taken)}")
+        if duplicates := models.keys() & registered:
+            raise EdgewiseError(f"two packages register a model named {min(duplicates)}")
         models |= registered
     return models
 

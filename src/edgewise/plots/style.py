@@ -100,9 +100,9 @@ def shown(figure: Picture | SubFigure) -> Figure:
 
 
 def _cell(axes: Axes) -> SubFigure:
-    """The place of a subplot, for a figure that needs several axes; its own are turned off."""
-    figure, place = axes.get_figure(), axes.get_subplotspec()
-    if figure is None or place is None or place is not place.get_topmost_subplotspec():
+    """A subfigure in place of a subplot, for a figure that needs several axes; the subplot's own are turned off."""
+    figure, spec = axes.get_figure(), axes.get_subplotspec()
+    if figure is None or spec is None or spec is not spec.get_topmost_subplotspec():
         raise EdgewiseError(
             "this figure needs several axes: give an `ax` of a plain grid, as from plt.subplots"
         )
@@ -110,7 +110,7 @@ def _cell(axes: Axes) -> SubFigure:
     root = root_figure(axes)
     if root.get_layout_engine() is None:
         root.set_layout_engine("constrained")  # else labels would run into the neighbours
-    return figure.add_subfigure(place)
+    return figure.add_subfigure(spec)
 
 
 @contextmanager

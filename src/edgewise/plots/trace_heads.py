@@ -107,9 +107,9 @@ class CarryingHeads:
 
     def cell(self, side: float, size: float) -> tuple[float, float]:
         """Where the key's cell is in a map, from its left and top, a square of `size` around it."""
-        each, row = side / len(self.trace.tokens), self.query
+        step, row = side / len(self.trace.tokens), self.query
         row = len(self.trace.tokens) - 1 - row if self.up else row
-        right, down = (min(max((at + 0.5) * each - size / 2, 0), side - size) for at in (self.key, row))
+        right, down = (min(max((at + 0.5) * step - size / 2, 0), side - size) for at in (self.key, row))
         return right, down
 
     @property

@@ -104,7 +104,7 @@ def draw_wiring(result: CircuitResult, **look: Unpack[LookArguments]) -> Figure:
                 continue
             edges = circuit_edges(model)[:MAX_LINES]
             _draw_edges(axes, edges, colour)
-            _draw_components(axes, model, {place.name for edge in edges for place in edge[:2]}, colour)
+            _draw_components(axes, model, {end.name for edge in edges for end in edge[:2]}, colour)
     return shown(figure)
 
 
@@ -167,11 +167,11 @@ def _draw_components(axes: Axes, model: ModelCircuit, joined: set[str], colour: 
         axes.text(head, layer, f"{head}", fontsize=0.55 * size, **style)
     if model.edges is not None:
         names = ["embedding", "logits", *(f"MLP {layer}" for layer in range(n_layers))]
-        for place in (_place(model, name) for name in names):
-            assert place is not None
-            used = place.name in joined
+        for label in (_place(model, name) for name in names):
+            assert label is not None
+            used = label.name in joined
             axes.text(
-                place.x, place.y, place.name, ha="center", va="center", fontsize=6, zorder=3,
+                label.x, label.y, label.name, ha="center", va="center", fontsize=6, zorder=3,
                 color="#222222" if used else "#999999",
                 bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "linewidth": 0.6,
                       "edgecolor": "#888888" if used else "#dddddd"},

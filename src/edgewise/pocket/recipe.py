@@ -15,7 +15,7 @@ ADDITION_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PocketRecipe:
     """One model and its training."""
 
     config: GPT2Config
@@ -66,8 +66,8 @@ def _addition_loss(model: GPT2LMHeadModel, read: Tensor, say: Tensor) -> Tensor:
     return nn.functional.cross_entropy(out.flatten(0, 1), say.flatten())
 
 
-RECIPES: dict[str, Recipe] = {
-    "pocket": Recipe(
+RECIPES: dict[str, PocketRecipe] = {
+    "pocket": PocketRecipe(
         config=_config(len(VOCABULARY), stream.CONTEXT, layers=6, heads=8, width=128, end=stream.ID[END]),
         tokenizer=pocket_tokenizer,
         batch=_pocket_batch,
@@ -78,7 +78,7 @@ RECIPES: dict[str, Recipe] = {
         tokens_per_step=POCKET_ROWS * stream.CONTEXT,
         rate=2e-3,
     ),
-    "pocket-addition": Recipe(
+    "pocket-addition": PocketRecipe(
         config=_config(len(addition.VOCABULARY), addition.CONTEXT, layers=4, heads=4, width=64, end=None),
         tokenizer=addition.addition_tokenizer,
         batch=lambda seed, step: addition.random_sums(seed, step, ADDITION_ROWS),

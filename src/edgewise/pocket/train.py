@@ -29,7 +29,7 @@ from transformers import GPT2LMHeadModel
 
 from edgewise.core.files import write_json
 from edgewise.pocket import folder
-from edgewise.pocket.recipe import RECIPES, Recipe
+from edgewise.pocket.recipe import RECIPES, PocketRecipe
 
 # The files that decide what the weights become.
 SOURCES = (
@@ -80,7 +80,9 @@ def schedule(step: int, steps: int) -> float:
 class Training:
     """A training that can be saved after any step and taken up again."""
 
-    def __init__(self, recipe: Recipe, model: GPT2LMHeadModel, steps: int, rate: float, threads: int = 1):
+    def __init__(
+        self, recipe: PocketRecipe, model: GPT2LMHeadModel, steps: int, rate: float, threads: int = 1
+    ):
         self.recipe, self.model, self.steps, self.rate = recipe, model, steps, rate
         # Muon for the matrices was tried: torch computes it in bfloat16, which made a step 2.6 times as long
         # on a CPU, and in the first steps the loss fell no faster.
@@ -196,7 +198,7 @@ def revision() -> dict[str, str | None]:
     return {"commit": commit, "sources sha256": digest.hexdigest()}
 
 
-def train(config: Config, recipe: Recipe | None = None) -> None:
+def train(config: Config, recipe: PocketRecipe | None = None) -> None:
     """Train from scratch and write the finished folder; `recipe`: instead of the model's own."""
     made_by = revision()  # now, and not after an hour in which the files may have changed
     recipe = recipe or RECIPES[config.name]
@@ -240,7 +242,7 @@ def train(config: Config, recipe: Recipe | None = None) -> None:
     print(f"Wrote {out}: {json.dumps(results)}")
 
 
-def check_plateau(config: Config, recipe: Recipe | None = None) -> None:
+def check_plateau(config: Config, recipe: PocketRecipe | None = None) -> None:
     """Go on training the finished model on new text, as long as a post-training would; note the gain.
 
     The rate is the modest one of a post-training: 3e-4, with a warm-up and a linear decay to zero. Default

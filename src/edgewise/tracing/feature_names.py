@@ -37,12 +37,12 @@ class FeatureName:
 
 def feature_name(contexts: dict[str, dict[str, Any]], layer: int, number: int) -> FeatureName | None:
     """The name of a feature; None if the trace holds no contexts of it."""
-    found = contexts.get(f"{layer}_{number}")
-    if not found or not found["contexts"]:
+    feature = contexts.get(f"{layer}_{number}")
+    if not feature or not feature["contexts"]:
         return None
-    peaks = Counter(context["tokens"][context["peak"]].strip() for context in found["contexts"])
+    peaks = Counter(context["tokens"][context["peak"]].strip() for context in feature["contexts"])
     return FeatureName(
-        peaks.most_common(), [token.strip() for token, _ in found["raised"]], len(found["contexts"])
+        peaks.most_common(), [token.strip() for token, _ in feature["raised"]], len(feature["contexts"])
     )
 
 

@@ -10,7 +10,7 @@ PACE_STEPS = 3
 """Steps before their pace predicts how many there will be."""
 
 
-class Interrupted(KeyboardInterrupt):
+class RunInterrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM, after the snapshot was saved."""
 
 

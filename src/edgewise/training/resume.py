@@ -70,9 +70,9 @@ def resumed_config(
     ]
     if names:
         raise EdgewiseError(f"the run was begun with other settings; resume it without {', '.join(names)}")
-    given = {name: getattr(config, name) for name in may_change if getattr(config, name) is not None}
-    given |= {name: getattr(config, name) for name in per_session}
-    return replace(type(config)(**{**saved, "out": config.out}), **given)  # pyright: ignore
+    changes = {name: getattr(config, name) for name in may_change if getattr(config, name) is not None}
+    changes |= {name: getattr(config, name) for name in per_session}
+    return replace(type(config)(**{**saved, "out": config.out}), **changes)  # pyright: ignore
 
 
 def check_same_text(data: "Data", saved: Snapshot) -> None:

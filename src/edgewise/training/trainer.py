@@ -19,7 +19,7 @@ from edgewise.core.devices import upload
 from edgewise.core.threads import use_free_cores
 from edgewise.training import snapshot
 from edgewise.training.callbacks import Callback
-from edgewise.training.clock import Clock, Interrupted, Signals, catching_signals
+from edgewise.training.clock import Clock, RunInterrupted, Signals, catching_signals
 from edgewise.training.state import TrainingState
 
 
@@ -82,8 +82,8 @@ def take_step(run: TrainingRun, signals: Signals | None = None) -> tuple[Any, Si
     """Update the weights once. Metrics and signals are summed over the processes in one reduction."""
     began = time.monotonic()
     terms = run.forward_backward()
-    told = upload(torch.tensor([float(signal) for signal in signals or Signals()]), terms.device)
-    sums: Tensor = run.accelerator.reduce(torch.cat([terms, told]), "sum")  # pyright: ignore
+    signalled = upload(torch.tensor([float(signal) for signal in signals or Signals()]), terms.device)
+    sums: Tensor = run.accelerator.reduce(torch.cat([terms, signalled]), "sum")  # pyright: ignore
     sums = sums.cpu()  # the one time that the host waits for the device: metrics, norm and signals together
     metrics = run.update(sums[: len(terms)])
     run.state.step += 1
@@ -193,7 +193,7 @@ class Trainer:
         """Save and stop as all processes have agreed; an interrupted run is saved first."""
         if signals.interrupt:
             self.save_snapshot()
-            raise Interrupted(
+            raise RunInterrupted(
                 f"stopped at step {self.state.step:,} of {self.state.planned_steps:,} and saved; go on with "
                 f"`resume=True` `out={self.run.config.out}`"
             )

@@ -29,7 +29,7 @@ from edgewise.training.sparsify.sampled_softmax import Candidates, CandidateSamp
 from edgewise.training.sparsify.twin import TrainedTwin
 
 
-class Gradients:
+class StepGradients:
     """Computes the gradients of whole batches."""
 
     def __init__(self, dense: PreTrainedModel, twin: TrainedTwin, recipe: Recipe, batches: TrainingBatches):

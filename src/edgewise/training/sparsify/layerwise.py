@@ -36,7 +36,7 @@ _METRIC_TOKENS = 8192
 """Tokens from which the Fisher metric is estimated: each gives one g, and a matrix of a few hundred columns needs many."""
 
 
-class AttentionCall(NamedTuple):
+class RecordedCall(NamedTuple):
     """Arguments and output of one call of an attention module."""
 
     args: tuple
@@ -45,12 +45,12 @@ class AttentionCall(NamedTuple):
 
 
 @contextmanager
-def recording(model: nn.Module) -> Iterator[list[AttentionCall]]:
+def recording(model: nn.Module) -> Iterator[list[RecordedCall]]:
     """Record the calls of a model's attention modules, layer by layer, inside a `with` block."""
-    calls: list[AttentionCall] = []
+    calls: list[RecordedCall] = []
 
     def record(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        calls.append(AttentionCall(args, kwargs, output[0]))
+        calls.append(RecordedCall(args, kwargs, output[0]))
 
     hooks = [module.register_forward_hook(record, with_kwargs=True) for module in attention_modules(model)]
     try:
@@ -111,7 +111,7 @@ class LayerwiseGradients:
     def forget(self) -> None:
         """Free the recorded activations."""
         self._batch: Batch | None = None
-        self._calls: list[list[AttentionCall]] = []  # of each micro-batch
+        self._calls: list[list[RecordedCall]] = []  # of each micro-batch
 
     def record(self, batch: Batch, micro_batches: list[Batch]) -> None:
         """Record the dense model's attention on a batch, whose micro-batches are on the CPU, once for all steps on it."""

@@ -118,10 +118,10 @@ def measure_masked(
     with torch.no_grad(), masked(model, mask) as counts:
         measured = measure(model, held_out, reference=reference)
     against = measured.against_dense
-    found = {"ce": measured.ce}
+    values = {"ce": measured.ce}
     if against is not None:
-        found |= {"delta_ce": against.delta_ce, "delta_ce_error": against.delta_ce_error, "kl": against.kl}
+        values |= {"delta_ce": against.delta_ce, "delta_ce_error": against.delta_ce_error, "kl": against.kl}
     if mask is None:
-        return {**found, "density": 1.0}
+        return {**values, "density": 1.0}
     n_open, n_pairs = torch.stack(counts).sum(0).tolist()
-    return {**found, "density": n_open / n_pairs}
+    return {**values, "density": n_open / n_pairs}

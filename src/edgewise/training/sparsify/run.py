@@ -20,7 +20,7 @@ from edgewise.training.distributed import clip_gradients
 from edgewise.training.diverged import Diverged
 from edgewise.training.sparsify.batches import TrainingBatches, micro_batch_size
 from edgewise.training.sparsify.config import SparsifyConfig
-from edgewise.training.sparsify.gradients import Gradients
+from edgewise.training.sparsify.gradients import StepGradients
 from edgewise.training.sparsify.layerwise import STEPS_PER_BATCH
 from edgewise.training.sparsify.masks import Mask, threshold_mask
 from edgewise.training.sparsify.metrics import StepMetrics
@@ -64,7 +64,7 @@ class SparsifyRun:
         null_values = None if resumed else self.initial_null_values(closed)
         self.twin = TrainedTwin(self.dense, self.recipe, config, accelerator, null_values)
         self.validator = Validator(self.dense, self.twin, data.held_out)
-        self.gradients = Gradients(self.dense, self.twin, self.recipe, self.batches)
+        self.gradients = StepGradients(self.dense, self.twin, self.recipe, self.batches)
         self.learning_rates = self.recipe.optimizer.learning_rates(
             config.lr, subset=config.lora is not None or config.attention_only
         )

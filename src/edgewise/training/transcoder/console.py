@@ -10,7 +10,7 @@ from edgewise.core.console import Display
 from edgewise.training.budget import Costs
 from edgewise.training.console import describe_time, print_table, projected_memory
 from edgewise.training.transcoder.evaluation import TranscoderEvaluation
-from edgewise.training.transcoder.run import StepMetrics, TranscoderRun
+from edgewise.training.transcoder.run import TranscoderMetrics, TranscoderRun
 
 
 def print_plan(display: Display, run: TranscoderRun, costs: Costs) -> None:
@@ -34,7 +34,7 @@ def print_plan(display: Display, run: TranscoderRun, costs: Costs) -> None:
     print_table(display, lines)
 
 
-def describe_step(metrics: StepMetrics, validation: dict[str, Any]) -> str:
+def describe_step(metrics: TranscoderMetrics, validation: dict[str, Any]) -> str:
     """A step's metrics in the progress line."""
     layers = len(metrics.mse)
     return (

@@ -27,7 +27,7 @@ class Loss(NamedTuple):
     l0: Tensor  # [L], active features per token
 
 
-class Objective(nn.Module):
+class TranscoderObjective(nn.Module):
     """A transcoder's loss as a module, which distributed training wraps."""
 
     def __init__(self, transcoder: Transcoder, shares: Tensor):  # [L]

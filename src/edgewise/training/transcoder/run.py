@@ -32,7 +32,7 @@ from edgewise.training.transcoder.evaluation import Fit
 from edgewise.training.transcoder.objective import (
     THRESHOLD_LR_RATIO,
     Loss,
-    Objective,
+    TranscoderObjective,
     l0_coefficient,
     learning_rate_factor,
 )
@@ -45,7 +45,7 @@ _EVALUATION_PASSES = 3.0
 """Time of the evaluation at the end, in forward passes without logits over the same text: two passes with logits."""
 
 
-class StepMetrics(NamedTuple):
+class TranscoderMetrics(NamedTuple):
     """Of one step, over all processes."""
 
     mse: list[float]
@@ -72,7 +72,7 @@ class TranscoderRun:
         first_batch = self._first_batch()
         transcoder = self._first_transcoder(name, first_batch)
         micro_batch = next(first_batch.micro_batches(sequences_per_pass(first_batch), accelerator.device))
-        objective = Objective(transcoder, stream_shares(self.host, micro_batch).cpu())
+        objective = TranscoderObjective(transcoder, stream_shares(self.host, micro_batch).cpu())
         rate = config.rate_for(transcoder.width)
         self.learning_rates = (rate, THRESHOLD_LR_RATIO * rate)
         self.batch_size = self._batch_size(transcoder)
@@ -156,10 +156,10 @@ class TranscoderRun:
         norm = clip_gradients(self.accelerator, self.model)
         return torch.cat([loss.mse, loss.l0, norm.to(loss.mse)[None]])
 
-    def update(self, sums: Tensor) -> StepMetrics:  # [2 L + 1]
+    def update(self, sums: Tensor) -> TranscoderMetrics:  # [2 L + 1]
         means = sums / self.accelerator.num_processes
         layers = self.transcoder.layers
-        metrics = StepMetrics(means[:layers].tolist(), means[layers:-1].tolist())
+        metrics = TranscoderMetrics(means[:layers].tolist(), means[layers:-1].tolist())
         if not math.isfinite(sum(metrics.mse) + means[-1].item()):
             raise Diverged("the loss or its gradient is not a number", self)
         factor = learning_rate_factor(self.state.step, self.state.planned_steps)
@@ -221,7 +221,7 @@ class TranscoderRun:
 
     # ------------------------------------------------------------------------------------------ log and snapshots
 
-    def logged(self, metrics: StepMetrics) -> dict[str, Any]:
+    def logged(self, metrics: TranscoderMetrics) -> dict[str, Any]:
         """A step's line of the log."""
         rate = self.optimizer.param_groups[0]["lr"]
         return {"mse": sum(metrics.mse), "l0": sum(metrics.l0) / len(metrics.l0), "learning_rate": rate}
