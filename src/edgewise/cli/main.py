@@ -16,7 +16,7 @@ from edgewise.cli.compact import compact
 from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
 from edgewise.cli.features import features
-from edgewise.cli.flags import FlagNames, HelpText, flags_of
+from edgewise.cli.flags import FlagNames, HelpText, describe_flags, flags_of
 from edgewise.cli.flow import flow
 from edgewise.cli.info import info
 from edgewise.cli.maps import maps
@@ -83,6 +83,8 @@ def _run(name: str, arguments: Sequence[str]) -> None:
     command = COMMANDS[name]
     flags = flags_of(command)
     wants_help = {"-h", "--help"} & set(arguments)
+    if wants_help:
+        describe_flags(command)
     stdout = HelpText(sys.stdout, flags) if wants_help else sys.stdout
     with redirect_stdout(stdout), errors_in_one_line(flags):  # type: ignore
         tyro.cli(command, prog=f"edgewise {name}", description=description(command), args=arguments)

@@ -74,8 +74,8 @@ def check_sizes(config: PretrainedConfig, name: str, weights: int | None) -> Non
     n_configured = sum(parameter.numel() for parameter in model.parameters())
     if weights is not None and n_configured > _FACTOR * weights + _SPARE:
         raise EdgewiseError(
-            f"{name}: config.json asks for {n_configured:,} weights, {_largest(model)} alone, and there are {weights:,}; one "
-            "of its sizes is wrong, or a file is missing"
+            f"{name}: config.json asks for {n_configured:,} weights, {_largest(model)} alone, and there are {weights:,}; "
+            "one of its sizes is wrong, or a file is missing"
         )
     longest = max((len(table) for table in model.buffers() if table.ndim == 1), default=0)
     if longest > _LONGEST_TABLE:
