@@ -1,28 +1,43 @@
 """`edgewise eval`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from edgewise.cli.arguments import PLACEMENT, DataArgument, ModelsArgument, PlacementFlags
+from edgewise.cli.arguments import PLACEMENT, DataArgument, Flags, ModelsArgument, PlacementFlags
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured, on how much text, or on which tasks."""
+
+    context: int | None = None
+    """Tokens per sequence; the shortest of the models' contexts (at most 1024) if not given."""
+    tokens: Annotated[str, tyro.conf.arg(metavar="N")] = "64K"
+    """Tokens to read: 64K, 1M."""
+    heads: bool = False
+    """Also print each head's edges per query."""
+    sinks: bool = False
+    """Also measure how much attention goes to the first token of a text (attention sink)."""
+    tasks: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TASK [TASK ...]")] = None
+    """Instead of all that, accuracy on tasks of lm-evaluation-harness (pip install 'edgewise[eval]'); the word paper stands
+    for those of the paper."""
+    limit: int | None = None
+    """With tasks, how many documents of each to read; all if not given."""
+    shots: int = 0
+    """With tasks, solved examples before each question."""
+    task_folder: Path | None = None
+    """With tasks, a folder of task files (YAML) of your own."""
+    out: Path | None = None
+    """Also write all results to this JSON file."""
 
 
 def evaluate(
     models: ModelsArgument,
+    measured: Flags[Measurement],
     data: DataArgument = None,
-    context: int | None = None,
-    tokens: Annotated[str, tyro.conf.arg(metavar="N")] = "64K",
-    heads: bool = False,
-    sinks: bool = False,
-    tasks: Annotated[
-        tuple[str, ...] | None, tyro.conf.arg(metavar="TASK [TASK ...]", help_behavior_hint="")
-    ] = None,
-    limit: int | None = None,
-    shots: int = 0,
-    task_folder: Path | None = None,
-    out: Path | None = None,
     placement: PlacementFlags = PLACEMENT,
 ) -> None:
     """Measure loss, perplexity, density and edges per query of a model, or of a dense model and its twin; or score tasks.
@@ -34,17 +49,8 @@ def evaluate(
 
     Args:
         models: Embedded models, folders or Hugging Face names.
+        measured: What is measured.
         data: Text, jsonl or parquet files, folders of them, or the name of a dataset. The embedded models bring their own.
-        context: Tokens per sequence; the shortest of the models' contexts (at most 1024) if not given.
-        tokens: Tokens to read: 64K, 1M.
-        heads: Also print each head's edges per query.
-        sinks: Also measure how much attention goes to the first token of a text (attention sink).
-        tasks: Instead of all that, accuracy on tasks of lm-evaluation-harness (pip install 'edgewise[eval]'), the word paper
-            for those of the paper.
-        limit: With tasks, how many documents of each to read; all if not given.
-        shots: With tasks, solved examples before each question.
-        task_folder: With tasks, a folder of task files (YAML) of your own.
-        out: Also write all results to this JSON file.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
@@ -56,23 +62,25 @@ def evaluate(
     from edgewise.measure.evaluate import evaluate_models
     from edgewise.models.loaded import load_models
 
-    if tasks is not None:
-        loaded = load_models(models, device=placement.device, dtype=placement.dtype, display=Display())
-        scores = evaluate_tasks(loaded, tasks, limit=limit, shots=shots, task_folder=task_folder)
+    device, dtype, display = placement.device, placement.dtype, Display()
+    if measured.tasks is not None:
+        loaded = load_models(models, device=device, dtype=dtype, display=display)
+        scores = evaluate_tasks(
+            loaded,
+            measured.tasks,
+            limit=measured.limit,
+            shots=measured.shots,
+            task_folder=measured.task_folder,
+        )
         print_benchmarks(scores)
-        if out is not None:
-            write_results([asdict(score) for score in scores.scores], out)
-        return
-    results = evaluate_models(
-        models,
-        data,
-        context=context,
-        tokens=token_count(tokens),
-        sinks=sinks,
-        device=placement.device,
-        dtype=placement.dtype,
-        display=Display(),
-    )
-    print_evaluation(results, heads)
-    if out is not None:
-        write_results(results.to_dict(), out)
+        results = [asdict(score) for score in scores.scores]
+    else:
+        tokens = token_count(measured.tokens)
+        evaluation = evaluate_models(
+            models, data, context=measured.context, tokens=tokens, sinks=measured.sinks, device=device, dtype=dtype,
+            display=display,
+        )  # fmt: skip
+        print_evaluation(evaluation, measured.heads)
+        results = evaluation.to_dict()
+    if measured.out is not None:
+        write_results(results, measured.out)
