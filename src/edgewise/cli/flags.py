@@ -48,10 +48,9 @@ def describe_flags(command: Callable[..., Any]) -> None:
             name = argument.arg_name
             if name in flags and name in owner.__annotations__:
                 text = name_flags(" ".join((argument.description or "").split()), flags)
-                hidden = {"help_behavior_hint": ""} if defaults.get(name, ...) is None else {}
-                owner.__annotations__[name] = Annotated[
-                    owner.__annotations__[name], tyro.conf.arg(help=text, **hidden)
-                ]
+                hint = "" if defaults.get(name, ...) is None else None
+                described = tyro.conf.arg(help=text, help_behavior_hint=hint)
+                owner.__annotations__[name] = Annotated[owner.__annotations__[name], described]
 
 
 def _owners(command: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
