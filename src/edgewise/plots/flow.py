@@ -29,7 +29,7 @@ INK = "#222222"
 _MUTED = ("#332288", "#cc6677", "#117733", "#aa4499", "#999933", "#88ccee", "#882255", "#44aa99", "#ddcc77")
 
 
-class _Layout(NamedTuple):
+class _FlowLayout(NamedTuple):
     width: float  # inches
     height: float
     upright: bool  # whether the tokens are short enough to be written across
@@ -84,7 +84,7 @@ def heaviest_edges(edges: Sequence[Edge]) -> list[Edge]:
     return [*{(edge.layer, edge.query, edge.key): edge for edge in edges}.values()]
 
 
-def _layout(flows: Flows, heads: int, colour_heads: bool) -> _Layout:
+def _layout(flows: Flows, heads: int, colour_heads: bool) -> _FlowLayout:
     first = flows.rows[0]
     upright = all(len(visible(token)) <= 2 for flow in first for token in (*flow.tokens, *flow.answers))
     longest = max(ems(visible(token)) for flow in first for token in (*flow.tokens, *flow.answers[:-1]))
@@ -97,7 +97,7 @@ def _layout(flows: Flows, heads: int, colour_heads: bool) -> _Layout:
     names_per_line = int(3 * width)
     height = 1.0 + sum(0.3 + min(4.0, max(1.0, 0.26 * row[0].layers)) for row in flows.rows)
     height += (0 if upright else 0.6) + (0.15 * math.ceil(heads / names_per_line) if colour_heads else 0)
-    return _Layout(width, height, upright, names_per_line, MAX_LINES // sum(map(len, flows.rows)))
+    return _FlowLayout(width, height, upright, names_per_line, MAX_LINES // sum(map(len, flows.rows)))
 
 
 def _draw_legend(
@@ -114,7 +114,7 @@ def _draw_legend(
     )  # fmt: skip
 
 
-def _draw_panel(axes: Axes, flow: Flow, layout: _Layout, colours: Sequence[str]) -> None:
+def _draw_panel(axes: Axes, flow: Flow, layout: _FlowLayout, colours: Sequence[str]) -> None:
     """The edges of one model on one prompt; `colours`: of each head."""
     n_tokens = len(flow.tokens)
     levels = np.arange(flow.layers + 1)
@@ -170,7 +170,7 @@ def _head_hues(heads: int) -> list[str]:
     return [to_hex(colormaps["viridis"](0.9 * head / (heads - 1))) for head in range(heads)]
 
 
-def _caption(flows: Flows, layout: _Layout, colour_heads: bool) -> str:
+def _caption(flows: Flows, layout: _FlowLayout, colour_heads: bool) -> str:
     """What a reader needs to know who sees the figure alone."""
     encoding = (
         "opacity: weight, hue: head, whose lines are beside each other"

@@ -6,6 +6,7 @@ are heads that only its edges join. Lines are the strongest edges of the circuit
 
 import re
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple, Unpack
 
 from matplotlib.axes import Axes
@@ -145,40 +146,52 @@ def _line(edge: DrawnEdge) -> Line:
 def _draw_components(axes: Axes, model: ModelCircuit, joined: set[str], colour: str) -> None:
     """The heads, with the number of those of the circuit; the embedding, the MLPs and the logits, if edges were searched."""
     n_layers, n_heads = grid_size(model)
-    circuit = circuit_heads(model)
-    size = min(11.0, 130 / max(n_heads, 1))  # points
+    has_edges = model.edges is not None
     for layer in range(n_layers):
         axes.text(-0.9, layer, f"L{layer}", ha="right", va="center", fontsize=6, color="#444444")
-    kinds: dict[str, list[tuple[int, int]]] = {"circuit": [], "joined": [], "other": []}
-    for layer, head in ((layer, head) for layer in range(n_layers) for head in range(n_heads)):
-        is_joined = f"L{layer}H{head}" in joined
-        kinds["circuit" if (layer, head) in circuit else "joined" if is_joined else "other"].append(
-            (head, layer)
-        )
-    for kind, places in kinds.items():
-        if places:
-            axes.plot(
-                *zip(*places, strict=True), "o", ms=size if kind == "circuit" else 0.5 * size, mew=0.6,
-                color="white" if kind == "other" else colour, mec="#cccccc" if kind == "other" else colour,
-                zorder=2 if kind == "other" else 3,
-            )  # fmt: skip
-    for head, layer in kinds["circuit"] if size >= 7 else []:
-        style = {"ha": "center", "va": "center", "color": "white", "zorder": 4}
-        axes.text(head, layer, f"{head}", fontsize=0.55 * size, **style)
-    if model.edges is not None:
-        names = ["embedding", "logits", *(f"MLP {layer}" for layer in range(n_layers))]
-        for label in (_place(model, name) for name in names):
-            assert label is not None
-            used = label.name in joined
-            axes.text(
-                label.x, label.y, label.name, ha="center", va="center", fontsize=6, zorder=3,
-                color="#222222" if used else "#999999",
-                bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "linewidth": 0.6,
-                      "edgecolor": "#888888" if used else "#dddddd"},
-            )  # fmt: skip
-    has_edges = model.edges is not None
+    _draw_heads(axes, model, joined, colour)
+    if has_edges:
+        _draw_labels(axes, model, joined)
     axes.set_xlim(-1.6, n_heads + (1.3 if has_edges else -0.3))
     axes.set_ylim(-1.4 if has_edges else -0.6, n_layers + (0.4 if has_edges else -0.4))
+
+
+def _draw_heads(axes: Axes, model: ModelCircuit, joined: set[str], colour: str) -> None:
+    """Discs: large with a number in the circuit, small if only an edge joins them, white otherwise."""
+    n_layers, n_heads = grid_size(model)
+    circuit = circuit_heads(model)
+    size = min(11.0, 130 / max(n_heads, 1))  # points
+    points: dict[str, list[tuple[int, int]]] = {"circuit": [], "joined": [], "other": []}
+    for layer, head in product(range(n_layers), range(n_heads)):
+        is_joined = f"L{layer}H{head}" in joined
+        kind = "circuit" if (layer, head) in circuit else "joined" if is_joined else "other"
+        points[kind].append((head, layer))
+    styles = {
+        "circuit": {"ms": size, "color": colour, "mec": colour, "zorder": 3},
+        "joined": {"ms": 0.5 * size, "color": colour, "mec": colour, "zorder": 3},
+        "other": {"ms": 0.5 * size, "color": "white", "mec": "#cccccc", "zorder": 2},
+    }
+    for kind, style in styles.items():
+        if points[kind]:
+            axes.plot(*zip(*points[kind], strict=True), "o", mew=0.6, **style)
+    for head, layer in points["circuit"] if size >= 7 else []:
+        axes.text(
+            head, layer, f"{head}", fontsize=0.55 * size, ha="center", va="center", color="white", zorder=4
+        )
+
+
+def _draw_labels(axes: Axes, model: ModelCircuit, joined: set[str]) -> None:
+    """The embedding, the MLPs and the logits in boxes, darker where an edge joins them."""
+    names = ["embedding", "logits", *(f"MLP {layer}" for layer in range(grid_size(model)[0]))]
+    for label in (_place(model, name) for name in names):
+        assert label is not None
+        is_joined = label.name in joined
+        axes.text(
+            label.x, label.y, label.name, ha="center", va="center", fontsize=6, zorder=3,
+            color="#222222" if is_joined else "#999999",
+            bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "linewidth": 0.6,
+                  "edgecolor": "#888888" if is_joined else "#dddddd"},
+        )  # fmt: skip
 
 
 def _caption(result: CircuitResult) -> str:
