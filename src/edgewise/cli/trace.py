@@ -31,7 +31,7 @@ def trace(
         config: The trace.
         transcoders: The folder of each model's transcoder, in the same order. The embedded models bring theirs.
         caption: Draw captions into the figures.
-        query_axis: Where the last query of a map is: down, or up.
+        query_axis: Direction in which the queries of a map run: down, or up.
         placement: Where models run, and in which precision.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them

@@ -20,12 +20,12 @@ class TraceConfig:
     node_threshold: Share = 0.8
     """Share of the influence on the logits that the kept features and errors account for."""
     edge_threshold: Share = 0.98
-    """Share of the influence through edges between these that the kept edges of the graph account for."""
+    """Share of the influence through edges between kept nodes that the kept edges account for."""
     share: Share = 0.8
-    """Share of the attribution through attention for which the fewest heads are named."""
+    """Name the fewest heads that carry this share of the attribution through attention."""
     ablations: Size = 100
-    """At most how many features, and as many heads, are ablated to validate the trace, those of most influence; all tokens
-    are."""
+    """Ablate at most this many features, and as many heads, those of most influence, to validate the trace; every token is
+    ablated."""
     data: tuple[str, ...] | None = None
     """Text to search for contexts of the kept features: files, folders or the name of a dataset. The embedded models bring
     their own; without any, a trace has no contexts."""
