@@ -84,7 +84,7 @@ def _card(folder: Path, base: str | None, repo_id: str | None, tags: list[str]) 
     architecture = next(iter(host.get("architectures") or []), str(host.get("model_type")))
     sections = [
         f"---\n{data.to_yaml()}\n---\n{GENERATED}",
-        f"# Sparse twin of {base}\n\n{_abstract(base, architecture, gate, summary)}",
+        f"# Sparse twin of {base}\n\n{_abstract(base, architecture, summary)}",
         _figures(summary, folder),
         f"## How to load it\n\n{_loading(repo_id or folder.name)}",
         f"## Training\n\n{_training(summary)}" if summary else "",
@@ -150,8 +150,8 @@ def _licence_of(base: str) -> str | None:
         return None
 
 
-def _abstract(base: str, architecture: str, gate: GateConfig, summary: dict[str, Any]) -> str:
-    kept = (
+def _abstract(base: str, architecture: str, summary: dict[str, Any]) -> str:
+    outcome = (
         f"It keeps {summary['density']:.2%} of the attention edges at {summary['delta_ce']:+.4f} nats per token of held-out "
         "text."
         if summary
@@ -159,7 +159,7 @@ def _abstract(base: str, architecture: str, gate: GateConfig, summary: dict[str,
     )
     return (
         f"`{base}` ({architecture}) post-trained with gated attention: most attention edges are closed, so circuits, "
-        f"attention maps and single predictions can be read. {kept}"
+        f"attention maps and single predictions can be read. {outcome}"
     )
 
 

@@ -91,7 +91,6 @@ RELATIONS: dict[str, dict[str, str]] = {
     "capital": _CAPITALS,
     "colour": _COLOURS,
 }
-COLOURS = sorted(set(_COLOURS.values()))
 COUNTRIES = list(_CAPITALS)
 ANIMALS = list_of("dog cat horse cow pig frog wolf mouse goose")
 SIZES = list_of("large small old young fast slow clean dirty quiet loud strong weak")
