@@ -22,8 +22,8 @@ class Measurement:
     sinks: bool = False
     """Also measure how much attention goes to the first token of a text (attention sink)."""
     tasks: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TASK [TASK ...]")] = None
-    """Measure accuracy on these tasks of lm-evaluation-harness instead (pip install 'edgewise[eval]'); paper stands for those
-    of the paper."""
+    """Measure accuracy on these tasks of lm-evaluation-harness instead (pip install 'edgewise[eval]'); paper stands for
+    those of the paper."""
     limit: int | None = None
     """With tasks, how many documents of each to read; all if not given."""
     shots: int = 0

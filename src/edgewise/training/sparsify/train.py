@@ -30,13 +30,13 @@ from edgewise.training.distributed import make_accelerator
 from edgewise.training.log import Log
 from edgewise.training.resume import open_run
 from edgewise.training.sparsify.begin import RunContext, restore_or_plan, resumed_recipe, resumed_run_config
-from edgewise.training.sparsify.callbacks import StopAtDensity, StopIfDiverging
 from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.console import describe_step, print_result
 from edgewise.training.sparsify.controls import run_controls
 from edgewise.training.sparsify.recipe import Recipe
 from edgewise.training.sparsify.result import LOG, SUMMARY, SparsifyResult, read_log
 from edgewise.training.sparsify.run import SparsifyRun
+from edgewise.training.sparsify.stopping import StopAtDensity, StopIfDiverging
 from edgewise.training.sparsify.summary import summarize
 from edgewise.training.sparsify.twin import FinishedTwin
 from edgewise.training.trainer import Trainer
