@@ -1,4 +1,7 @@
-"""Devices and precisions by name, and what differs between devices."""
+"""Devices and precisions by name, and what differs between devices.
+
+torch takes seconds to import, and configurations that name devices are read without it: functions import it.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +18,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 def device_of(device: "str | torch.device | None") -> "torch.device":
     """A device by name; "auto" is the accelerator of the machine if it has one, None the CPU."""
-    import torch  # takes seconds, and configurations that name devices are read without it
+    import torch
 
     if device is None or device == "cpu":
         return torch.device("cpu")

@@ -120,7 +120,7 @@ def read_text(path: str | Path, what: str, *, max_bytes: int = MAX_BYTES) -> str
 
 def read_arrays(path: str | Path, what: str = "result") -> dict[str, "np.ndarray"]:
     """All arrays of a safetensors file."""
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError  # imports numpy: `edgewise --help` need not wait for it
     from safetensors.numpy import load_file
 
     path = Path(path)

@@ -77,7 +77,7 @@ class Corpus:
 
     def shuffled(self, split: Split, seed: int) -> "datasets.IterableDataset":
         """The sections that are not held out; `set_epoch` changes their order."""
-        import datasets
+        import datasets  # takes seconds, and embedded models bring their own text
 
         sections = datasets.IterableDataset.from_generator(
             _training_sections,

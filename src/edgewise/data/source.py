@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.models.hub import hub_is_reachable
 
-if (
-    TYPE_CHECKING
-):  # elsewhere imported where it is used: it takes seconds, and embedded models bring their own text
+# datasets and pyarrow take seconds to import, and embedded models bring their own text: functions import them
+if TYPE_CHECKING:
     import datasets
 
 READERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -140,9 +141,7 @@ def _harness() -> Any:
         raise EdgewiseError(
             "tasks are those of lm-evaluation-harness: pip install 'edgewise[eval]'"
         ) from error
-    from types import SimpleNamespace
-
-    from edgewise.measure.lm_eval_model import EdgewiseLM
+    from edgewise.measure.lm_eval_model import EdgewiseLM  # imports lm_eval
 
     return SimpleNamespace(simple_evaluate=simple_evaluate, TaskManager=TaskManager, EdgewiseLM=EdgewiseLM)
 

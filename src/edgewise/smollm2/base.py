@@ -64,7 +64,7 @@ def _gguf_file(temporary: Path) -> Path:
 
 def _dequantise(gguf: Path, folder: Path) -> None:
     """Write a Hugging Face model folder of a GGUF file, in float32."""
-    import torch  # not needed to register the names
+    import torch  # these two take seconds, and are not needed to register the names
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     try:

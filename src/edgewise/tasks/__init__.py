@@ -6,6 +6,7 @@
 
 Modules:
     words, wordings   lists of words and sentences
+    lexicon           those of one split, which share nothing with the others
     pairs             a task, its prompts as tensors, its metric
     builtin           texts of the five built-in tasks
     tokenization      texts as tokens with their spans
