@@ -1,5 +1,6 @@
 """The layout as CONTRIBUTING draws it: the packages, and the two paths through them; and files that are named exist."""
 
+import ast
 import re
 import sys
 import tomllib
@@ -99,3 +100,34 @@ def test_files_that_are_named_exist():
                 for path in (ROOT / folder).rglob("*") if "node_modules" not in path.parts]  # fmt: skip
     lost = {(by, name) for by, name in named_files() if not any(f.endswith(f"/{name}") for f in existing)}
     assert not lost
+
+
+def patched_names(source: str) -> list[str]:
+    """What a test module replaces of the package: targets of setattr and of mock's patches that it imported from there."""
+    tree, imported, patched = ast.parse(source), {"edgewise"}, []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "edgewise":
+            imported |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and node.args
+            and re.search(r"\b(setattr|patch|object)$", ast.unparse(node.func))
+        ):
+            target = ast.unparse(node.args[0]).strip("'\"")
+            if target.split(".")[0] in imported:
+                patched.append(ast.unparse(node))
+    return patched
+
+
+def test_patches_of_the_package_are_recognised():
+    imports = "import edgewise\nfrom edgewise.core import threads\n"
+    for call in ('m.setattr(threads, "_INTERVAL", 0)', 'm.setattr("edgewise.core.threads._INTERVAL", 0)',
+                 'mock.patch.object(edgewise.core, "threads")'):  # fmt: skip
+        assert len(patched_names(f"{imports}{call}")) == 1
+    assert not patched_names(f'{imports}m.setattr(torch, "compile", None)')
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").glob("*.py")), ids=lambda path: path.stem)
+def test_tests_pass_arguments_instead_of_patching_the_package(path):
+    assert patched_names(path.read_text()) == []
