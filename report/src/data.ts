@@ -1,6 +1,6 @@
-// The report's data, as edgewise.report.collect writes it.
+// The report's data, as edgewise.reporting.collect writes it.
 
-/** Maps in eight bits, in base64 (edgewise.report.packing). */
+/** Maps in eight bits, in base64 (edgewise.reporting.packing). */
 export interface PackedMaps {
   kind: "list" | "whole";
   shape: [number, number, number]; // layers, heads, cells of the lower triangle

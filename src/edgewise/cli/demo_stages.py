@@ -78,7 +78,7 @@ def _run(out: Path, minutes: float, prompts: int) -> dict[str, Any]:
             demo.output.rule(title)
             summary |= stage()
     path = write_json(out / "summary.json", summary, indent=2)
-    page = edgewise.write_report(out)
+    page = edgewise.report(out)
     demo.output.print(f"Results: {path}; to explore them, open {page} in a browser")
     return summary
 

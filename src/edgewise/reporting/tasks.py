@@ -10,7 +10,7 @@ from edgewise.circuits.prompt_maps import PromptMaps
 from edgewise.circuits.result import CircuitResult, ComponentCircuit, ModelCircuit
 from edgewise.core.errors import EdgewiseError
 from edgewise.maps.head_types import head_type
-from edgewise.report.packing import pack_maps
+from edgewise.reporting.packing import pack_maps
 
 MAX_EDGES = 400
 """Strongest edges of a circuit that the page can draw."""
