@@ -28,7 +28,7 @@ DENSE, SPARSE = "pocket", "pocket-sparse"
 SHORT_RUN = "short-run"
 """Folder of the twin that the demo trains; circuits, maps and traces are of the embedded one."""
 ADDITION, ADDITION_SPARSE = "pocket-addition", "pocket-addition-sparse"
-HELD_OUT_SEQUENCES = 256
+HELD_OUT_SEQUENCES = 512  # as in the documents
 THRESHOLDS = (0.001, 0.01, 0.1)
 OPPOSITE = 'The opposite of " large " is "'
 COPIED = (

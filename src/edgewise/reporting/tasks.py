@@ -93,6 +93,7 @@ def _circuit_data(
         "threshold": threshold,
         "components": None if circuit.minimal is None else circuit.best.components,
         "minimal": None if circuit.minimal is None else circuit.minimal.size,
+        "held_out": None if circuit.minimal is None else circuit.minimal.explained.held_out,
         "faithfulness": prefix.explained.fit,
         "curve": {
             "counts": curve.counts,
