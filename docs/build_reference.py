@@ -24,7 +24,7 @@ SECTIONS = {
     "Tasks and circuits": ("tasks", "circuits"),
     "Attention maps and flow": ("maps", "flow"),
     "Transcoders and traces": ("training.transcoder", "tracing"),
-    "Figures and report": ("plots", "report"),
+    "Figures and report": ("plots", "reporting"),
     "Errors": ("core",),
 }
 

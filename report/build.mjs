@@ -5,7 +5,7 @@ import { pathToFileURL } from "node:url";
 import { build } from "esbuild";
 
 const [folder] = process.argv.slice(2);
-const assets = folder ? pathToFileURL(`${folder}/`) : new URL("../src/edgewise/report/assets/", import.meta.url);
+const assets = folder ? pathToFileURL(`${folder}/`) : new URL("../src/edgewise/reporting/assets/", import.meta.url);
 await mkdir(assets, { recursive: true });
 await build({
   entryPoints: ["src/main.ts"],

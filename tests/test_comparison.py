@@ -64,6 +64,8 @@ def test_a_report_holds_all_results_so_far(pair, folder, tmp_path):
     assert page.is_file() and f"{len(pair.results)} results" in repr(pair)
     for name, result in pair.results.items():
         assert (tmp_path / name / f"{result.figure_name}.svg").is_file(), name
+    again = edgewise.report(tmp_path, tmp_path / "again.html")
+    assert again.read_text() == page.read_text() and "<iframe" in again._repr_html_()
 
 
 def test_nothing_to_report_is_refused(pair, tmp_path):

@@ -34,7 +34,7 @@ from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics
 from edgewise.models.empty import empty_model
 from edgewise.models.info import info
-from edgewise.report.page import write_report
+from edgewise.reporting.page import report as write_report
 from edgewise.tasks.jsonl import read_task
 from edgewise.tracing.result import Trace
 from edgewise.training.sparsify.result import SparsifyResult

@@ -15,9 +15,9 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.flow.result import Edge, Flow, Flows
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics
-from edgewise.report.collect import collect
-from edgewise.report.packing import pack_maps
-from edgewise.report.traces import pair_traces
+from edgewise.reporting.collect import collect
+from edgewise.reporting.packing import pack_maps
+from edgewise.reporting.traces import pair_traces
 
 MODELS = ["pocket", "pocket-sparse"]
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.report.collect import collect
-from edgewise.report.packing import pack_maps
-from edgewise.report.page import ReportPage, report_html, write_report
+from edgewise.reporting.collect import collect
+from edgewise.reporting.packing import pack_maps
+from edgewise.reporting.page import ReportPage, report_html
+from edgewise.reporting.page import report as write_report
 
 REPOSITORY = Path(__file__).parents[1]
 AXE = REPOSITORY / "report" / "node_modules" / "axe-core" / "axe.min.js"
@@ -314,7 +315,7 @@ def test_a_report_that_cannot_be_written_raises_and_leaves_no_file(tmp_path: Pat
 
 @pytest.mark.skipif(not AXE.is_file(), reason="node packages are not installed: `npm ci` in report/")
 def test_the_committed_assets_are_built_from_the_sources(tmp_path: Path):
-    source, assets = REPOSITORY / "report", REPOSITORY / "src" / "edgewise" / "report" / "assets"
+    source, assets = REPOSITORY / "report", REPOSITORY / "src" / "edgewise" / "reporting" / "assets"
     subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=source, check=True)
     for built in assets.iterdir():
         assert (tmp_path / built.name).read_bytes() == built.read_bytes(), (

@@ -12,7 +12,7 @@ from killed import copies_before_each_operation
 from edgewise.circuits.result import CircuitResult
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.schema import read_as, read_json_lines, saved_form
-from edgewise.report.page import write_report
+from edgewise.reporting.page import report as write_report
 from edgewise.training.sparsify.result import SparsifyResult
 
 

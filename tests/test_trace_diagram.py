@@ -126,6 +126,17 @@ def test_the_key_is_by_default_the_main_key_of_the_last_trace():
     assert {"6 of 144 heads carry 50%", "No head carries anything from key pos 2 to query pos 8"} <= {*shown}
 
 
+def test_a_copied_answer_is_explained_by_where_it_stands_unless_heads_carry_little_from_there():
+    words = ["Mary", "and", "John", ":", "John", "to"]
+    trace = make_trace(2, tokens=words, key=2, groups=[], logits=[(" Mary", 0.99)])
+    largest = trace.cells[:, :, -1, 2].sum()
+    assert trace.main_key == 2
+    trace.cells[5, 1, -1, 0] = 0.6 * largest
+    assert trace.main_key == 0
+    trace.cells[5, 1, -1, 0] = 0.4 * largest
+    assert trace.main_key == 2
+
+
 def test_one_trace_has_one_panel():
     for kind, title in (("dense", "GPT2"), ("sparse", "Sparse GPT2")):
         figure = draw_trace(

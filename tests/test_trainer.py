@@ -9,11 +9,13 @@ import pytest
 import torch
 from runs import interrupt_at
 
+from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.training.budget import Costs, begin_time, check_time_limit, plan_steps, plan_validations
 from edgewise.training.callbacks import Callback
 from edgewise.training.clock import PACE_STEPS, Clock, RunInterrupted, Signals
 from edgewise.training.config import TrainerConfig
+from edgewise.training.console import ProgressLine
 from edgewise.training.state import TrainingState
 from edgewise.training.trainer import Trainer, take_step
 
@@ -294,3 +296,9 @@ def test_the_state_is_restored_from_what_is_saved():
     other = TrainingState(10)
     other.load_state_dict(state.state_dict())
     assert other == state and other.tokens == 30
+
+
+def test_progress_begins_with_the_time_left(capsys):
+    progress = ProgressLine(Display(), lambda metrics, validation: f"loss {metrics}")
+    CountingTrainer(CountingRun(Time(), 2.0, minutes=10), progress).fit()
+    assert re.match(r"0:00:00 left · 100 % · [\d,]+ tokens/s · loss 1", capsys.readouterr().err)

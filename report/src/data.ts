@@ -1,6 +1,6 @@
-// The report's data, as edgewise.report.collect writes it.
+// The report's data, as edgewise.reporting.collect writes it.
 
-/** Maps in eight bits, in base64 (edgewise.report.packing). */
+/** Maps in eight bits, in base64 (edgewise.reporting.packing). */
 export interface PackedMaps {
   kind: "list" | "whole";
   shape: [number, number, number]; // layers, heads, cells of the lower triangle
@@ -23,6 +23,7 @@ export interface ComponentCircuit {
   threshold?: number; // the task's own, at which the circuit is this one:
   components?: string[] | null; // of the smallest circuit that a joint search found
   minimal?: number | null; // components of the smallest circuit that a joint search found
+  held_out?: number | null; // what it explains of the held-out prompts
   faithfulness: number;
   curve: Curve;
   ranking: [string, number][];
@@ -167,6 +168,8 @@ export interface Training {
   recipe: string | null;
   seed: number | null;
   tolerance: number | null;
+  constraint?: string | null; // what is held within the tolerance: "loss", or loss and KL
+  kl?: number | null; // from the dense model, at the end
   dense_ce: number | null;
   sparse_ce: number | null;
   delta_ce: number;
@@ -179,7 +182,7 @@ export interface Training {
   seconds: number | null;
   tasks: { dense?: Record<string, number>; sparse?: Record<string, number> } | null;
   pressure: [number, number][]; // tokens, multiplier of the sparsity penalty
-  checks: [number, number, number][]; // validations: tokens, density, loss above the dense model's
+  checks: [number, number, number, (number | null)?][]; // validations: tokens, density, loss above the dense model's, KL
 }
 
 /** Loss and density of a model on held-out text. */

@@ -66,8 +66,8 @@ class Page {
       this.nameTheme();
       this.views.forEach((view) => view.update(null));
     });
-    // wherever the focus is: Esc closes what is open and clears what is picked
-    addEventListener("keydown", ({ key }) => key === "Escape" && this.store.set({ open: false, pick: "" }));
+    // wherever the focus is: Esc closes what is open and clears what is picked and searched for
+    addEventListener("keydown", ({ key }) => key === "Escape" && this.store.set({ open: false, pick: "", find: "" }));
     addEventListener("beforeprint", () => {
       setPrinting(true);
       this.tabs.forEach((tab) => this.show(tab, null));

@@ -25,6 +25,9 @@ export interface State {
   share: number; // of the flow from the key, in the diagram
   key: number; // of the diagram; -1: the one with most flow
   pick: string; // selected in the trace: link:3, node:ID or head:L4H1
+  find: string; // searched for in the attribution graph
+  pins0: string; // pinned nodes of the first model's graph, in groups
+  pins1: string; // and of the second's
 }
 
 export type Changed = ReadonlySet<keyof State>;
@@ -50,6 +53,9 @@ const DEFAULTS: State = {
   share: 0.8,
   key: -1,
   pick: "",
+  find: "",
+  pins0: "",
+  pins1: "",
 };
 const KEYS = Object.keys(DEFAULTS) as (keyof State)[];
 

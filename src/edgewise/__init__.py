@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from edgewise.plots.trace_diagram import draw_trace as draw_trace
     from edgewise.plots.trace_effects import draw_effects as draw_effects
     from edgewise.plots.wiring import draw_wiring as draw_wiring
-    from edgewise.report.page import write_report as write_report
+    from edgewise.reporting.page import report as report
     from edgewise.tasks.generate import make_task as make_task
     from edgewise.tasks.pairs import Task as Task
     from edgewise.tracing.config import InterventionConfig as InterventionConfig
@@ -153,7 +153,7 @@ _HOME = {
     "tap": "gating.tap",
     "trace": "tracing.trace",
     "train_transcoder": "training.transcoder.train",
-    "write_report": "report.page",
+    "report": "reporting.page",
 }
 __all__ = sorted(_HOME)  # pyright: ignore
 

@@ -18,7 +18,7 @@ export function curvesCard({ store }: Context, task: () => Task): View {
   const frame = card(
     store,
     "Circuit curves",
-    "Effect explained by the most important heads (or edges), with all others patched with the activations of a corrupted prompt. The further left a curve rises, the smaller the circuit. Bands are quartiles over prompts.",
+    "Effect explained by the most important heads (or edges), with all others patched with the activations of a corrupted prompt. The further left a curve rises, the smaller the circuit. Bands are quartiles over prompts; dots are minimal circuits, found by a joint search.",
     "curves",
     {
       pictures: () => charts,
@@ -58,8 +58,8 @@ const rows = (task: Task, kind: Kind): Cell[][] =>
 
 function circuitChart(models: ModelCircuit[], kind: Kind, threshold: number, width: number): SVGSVGElement {
   const [names, colours] = [modelTitles(models), modelColours(models.map((model) => model.kind))];
-  const sizes = models.map((model, i) =>
-    model[kind] ? `${names[i]}: ${prefixSize(model[kind], threshold)}` : "",
+  const sizes = models.map((model) =>
+    model[kind] ? prefixSize(model[kind], threshold).toLocaleString("en") : "",
   );
   return chart({
     width,
@@ -69,10 +69,18 @@ function circuitChart(models: ModelCircuit[], kind: Kind, threshold: number, wid
     symlog: true,
     y: [Math.min(0, lowest(models, kind)), 1.08],
     format: (value) => percent(value),
-    target: { value: threshold, label: sizes.filter(Boolean).join(", ") },
-    series: models.flatMap((model, i) => (model[kind] ? [seriesOf(model[kind], names[i]!, colours[i]!)] : [])),
+    target: { value: threshold, label: sizes.some(Boolean) ? `most important: ${sizes.filter(Boolean).join(" → ")}` : "" },
+    series: models.flatMap((model, i) =>
+      model[kind] ? [seriesOf(model[kind], names[i]!, colours[i]!), ...minimal(model[kind], names[i]!, colours[i]!)] : [],
+    ),
   });
 }
+
+/** The minimal circuit, at what it explains of the held-out prompts. */
+const minimal = ({ minimal: size, held_out: explained }: ComponentCircuit, name: string, colour: string): Series[] =>
+  typeof size === "number" && typeof explained === "number"
+    ? [{ name: `${name}, minimal circuit`, colour, points: [[size, explained]], dots: true }]
+    : [];
 
 const lowest = (models: ModelCircuit[], kind: Kind): number =>
   Math.max(-0.5, Math.min(...models.flatMap((model) => model[kind]?.curve.explained ?? [0])));

@@ -8,6 +8,7 @@ import { modelTitles, percent, quoted, shortNumber, signed, visible } from "../u
 import { describe } from "../ui/tooltip";
 import type { Context, View } from "../ui/view";
 import { hasCircuit, taskTable } from "./task-table";
+import { missedText } from "./tolerance";
 import { trainingCard } from "./training-card";
 
 export function overviewView(context: Context): View {
@@ -113,6 +114,7 @@ interface Measured {
   sparse: number | null;
   delta: number | null;
   tolerance: number | null;
+  missed: string; // what has missed it
 }
 
 /** Density and loss of the twin that the report is about: evaluated, or else those of the selected run. */
@@ -124,7 +126,7 @@ function measured(report: Report, state: State): Measured | null {
     const dense = report.evaluations[models[0]!.model]?.ce ?? null;
     const delta = dense === null || of.ce === null ? null : of.ce - dense;
     const name = visible(twin, 30);
-    return { name, density: of.density, perQuery: of.edges_per_query, dense, sparse: of.ce, delta, tolerance: null };
+    return { name, density: of.density, perQuery: of.edges_per_query, dense, sparse: of.ce, delta, tolerance: null, missed: "" };
   }
   const training = selectedTraining(report, state);
   if (!training) return null;
@@ -136,6 +138,7 @@ function measured(report: Report, state: State): Measured | null {
     sparse: training.sparse_ce,
     delta: training.delta_ce,
     tolerance: training.tolerance,
+    missed: missedText(training),
   };
 }
 
@@ -167,15 +170,14 @@ function densityFigure(report: Report, state: State): KeyFigure | null {
 function lossFigure(report: Report, state: State): KeyFigure | null {
   const found = measured(report, state);
   if (!found || found.delta === null) return null;
-  const { dense, sparse, delta, tolerance, name } = found;
-  const missed = tolerance !== null && delta > tolerance;
+  const { dense, sparse, delta, tolerance, name, missed } = found;
   const losses = dense === null ? "nats per token" : `${dense.toFixed(3)} dense, ${sparse?.toFixed(3) ?? "–"} sparse`;
   return {
     tab: "overview",
     value: [signed(delta)],
     label: `loss of ${name} relative to the dense model`,
-    comparison: missed ? `misses its tolerance of ${shortNumber(tolerance)}` : losses,
-    missed,
+    comparison: missed || losses,
+    missed: missed !== "",
     description: `Cross-entropy on held-out text, in nats per token: the sparse model's minus the dense model's.${tolerance === null ? "" : ` The loss tolerance was ${shortNumber(tolerance)}.`}`,
   };
 }

@@ -14,10 +14,10 @@ interface Column {
 }
 
 const COLUMNS: Column[] = [
-  { key: "heads", name: "Heads", description: "that explain the threshold's share of the effect, one ranking for all prompts" },
   { key: "heads_minimal", name: "Heads, minimal", description: "of the smallest circuit that a joint search found" },
-  { key: "edges", name: "Edges", description: "between heads, MLPs, embedding and logits that explain it" },
+  { key: "heads", name: "Heads, ranked", description: "of one ranking for all prompts, the most important ones that explain the threshold's share of the effect" },
   { key: "edges_minimal", name: "Edges, minimal", description: "of the smallest circuit that a joint search found" },
+  { key: "edges", name: "Edges, ranked", description: "between heads, MLPs, embedding and logits: the most important ones that explain it" },
   { key: "head_head_edges", name: "Head pairs", description: "joined by edges of the circuit" },
   { key: "token_edges", name: "Token edges", description: "(head, query, key) used per prompt, on average" },
 ];

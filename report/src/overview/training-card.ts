@@ -2,11 +2,12 @@
 import type { Training } from "../data";
 import { selectedTraining } from "../selection";
 import { card } from "../ui/card";
-import { chart } from "../ui/chart";
+import { chart, type Series } from "../ui/chart";
 import { colour } from "../ui/colour";
 import { add, el, onResize, replace, select, zoom } from "../ui/dom";
 import { indexChoices, percent, plural, shortNumber, signed, visible } from "../ui/format";
 import type { Context, View } from "../ui/view";
+import { missedBy } from "./tolerance";
 
 export function trainingCard({ report, store }: Context): View {
   let pictures: SVGSVGElement[] = [];
@@ -14,11 +15,11 @@ export function trainingCard({ report, store }: Context): View {
   const { section, body } = card(
     store,
     "Post-training",
-    "During training: density, the share of attention edges that are open, and held-out loss above the dense model's. The dashed line is the loss tolerance.",
+    "During training: density, the share of attention edges that are open, held-out loss above the dense model's, and KL from the dense model. The dashed line is the tolerance; dots: at the end, on all held-out text.",
     "training",
     {
       pictures: () => pictures,
-      rows: () => [["tokens", "density", "delta_ce"], ...training().checks],
+      rows: () => [["tokens", "density", "delta_ce", "kl"], ...training().checks],
       value: () => training(),
     },
   );
@@ -44,7 +45,17 @@ export function trainingCard({ report, store }: Context): View {
   return { element: section, update };
 }
 
-function charts({ checks, tolerance }: Training, width: number): SVGSVGElement[] {
+function charts(training: Training, width: number): SVGSVGElement[] {
+  const { checks, tolerance, kl, delta_ce: delta } = training;
+  const missed = missedBy(training);
+  const end = training.tokens ?? checks[checks.length - 1]![0];
+  const divergences = checks.flatMap(([tokens, , , divergence]): [number, number][] =>
+    typeof divergence === "number" ? [[tokens, divergence]] : [],
+  );
+  const atEnd = (name: string, value: number | null | undefined, usual: string, isMissed: boolean): Series[] =>
+    typeof value === "number"
+      ? [{ name: `${name} on all held-out text`, colour: isMissed ? colour("mark") : usual, points: [[end, value]], dots: true }]
+      : [];
   const density = chart({
     width,
     label: "Density",
@@ -57,19 +68,26 @@ function charts({ checks, tolerance }: Training, width: number): SVGSVGElement[]
     width,
     label: "Loss above the dense model's",
     xLabel: "tokens",
-    yLabel: "loss above dense",
-    series: [{ name: "Loss", colour: colour("twin"), points: checks.map(([tokens, , delta]) => [tokens, delta]) }],
-    target: tolerance ? { value: tolerance, label: `loss tolerance ${shortNumber(tolerance)}` } : undefined,
+    yLabel: "nats above dense",
+    series: [
+      { name: "Loss", colour: colour("twin"), points: checks.map(([tokens, , above]) => [tokens, above]) },
+      ...(divergences.length ? [{ name: "KL", colour: colour("dense"), points: divergences }] : []),
+      ...atEnd("Loss", delta, colour("twin"), missed.loss),
+      ...atEnd("KL", kl, colour("dense"), missed.kl),
+    ],
+    target: tolerance ? { value: tolerance, label: `tolerance ${shortNumber(tolerance)}` } : undefined,
   });
   return [density, loss];
 }
 
 function facts(training: Training): HTMLElement {
-  const { delta_ce: delta, tolerance } = training;
-  const missed = typeof delta === "number" && typeof tolerance === "number" && delta > tolerance;
+  const { delta_ce: delta, tolerance, kl } = training;
+  const missed = missedBy(training);
+  const misses = `misses its tolerance of ${shortNumber(tolerance)}`;
   const values: [unknown, string, boolean?][] = [
     [training.model, "model"],
-    [typeof delta === "number" ? signed(delta) : null, missed ? `loss, misses its tolerance of ${shortNumber(tolerance)}` : "loss above dense", missed],
+    [typeof delta === "number" ? signed(delta, 4) : null, missed.loss ? `loss, ${misses}` : "loss above dense", missed.loss],
+    [typeof kl === "number" ? kl.toFixed(4) : null, missed.kl ? `KL, ${misses}` : "KL from dense", missed.kl],
     [percent(training.density, 1), "open edges"],
     [training.recipe, "recipe"],
     [training.tokens?.toLocaleString("en"), "tokens"],

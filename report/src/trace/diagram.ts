@@ -121,7 +121,7 @@ interface Grid {
 function layOutMaps(count: number, room: number, dense: boolean): Grid {
   const named = !dense || count <= MAX_NAMED;
   const gap = named ? 14 : 6;
-  const maxSide = named ? (dense ? 84 : 104) : 54;
+  const maxSide = named ? (dense ? 84 : count <= 3 ? 150 : 104) : 54;
   const minColumns = dense && count > MAX_NAMED ? 5 : 2;
   const columns = Math.max(1, Math.min(count, Math.max(minColumns, Math.floor((room + gap) / (maxSide + gap)))));
   const side = Math.min(maxSide, (room + gap) / columns - gap);

@@ -7,6 +7,7 @@ import { onPress, rovingTabindex, type FocusTarget } from "../ui/keyboard";
 import { tooltipOn } from "../ui/tooltip";
 import { layOutGraph, type GraphLayout } from "./graph-layout";
 import { linkName, nodeName } from "./node-names";
+import { groupOf, type Group } from "./pins";
 
 const CARRIED = 0.2; // share of a link's weight from which it is in the colour of the selected head
 
@@ -16,6 +17,8 @@ export interface GraphOptions {
   links: number; // strongest links that are drawn; a selected node's are always drawn
   pick: string; // selected node, link or head
   selected: string; // head
+  groups: Group[]; // of pinned nodes
+  found: string[] | null; // nodes that were searched for
   title: string;
   select: (pick: string) => void;
 }
@@ -96,7 +99,7 @@ function headShare(link: TraceLink, head: string): number {
   return Math.abs(carried) / Math.max(1e-12, Math.abs(link.weight));
 }
 
-function drawNodes({ trace, pick, select }: GraphOptions, { nodes }: GraphLayout): SVGElement[] {
+function drawNodes({ trace, pick, groups, found, select }: GraphOptions, { nodes }: GraphLayout): SVGElement[] {
   const inner = trace.nodes.filter((node) => node.kind !== "logit");
   const maxInfluence = Math.max(1e-12, ...inner.map((node) => node.influence));
   const targets: FocusTarget[] = trace.nodes.map((node) => {
@@ -104,13 +107,16 @@ function drawNodes({ trace, pick, select }: GraphOptions, { nodes }: GraphLayout
     const isPicked = pick === `node:${node.id}`;
     const name = nodeName(trace, node);
     const label = node.label && node.kind === "feature" ? `, ${visible(node.label, 40)}` : "";
+    const group = groupOf(groups, node.id);
+    const styles = ["node", styleOf(node), isPicked && "own", group && "pinned", found && (found.includes(node.id) ? "found" : "faded")];
+    const pin = group ? `, pinned${group.name ? ` in ${visible(group.name, 40)}` : ""}` : "";
     const element = svg(
       "g",
       {
-        class: `node ${styleOf(node)}${isPicked ? " own" : ""}`,
+        class: styles.filter(Boolean).join(" "),
         role: "button",
         "aria-pressed": String(isPicked),
-        "aria-label": `${name}${label}, influence ${percent(node.influence, 1)}`,
+        "aria-label": `${name}${label}, influence ${percent(node.influence, 1)}${pin}`,
       },
       shapeOf(trace, node, x, y, Math.sqrt(node.influence / maxInfluence)),
       labelOf(trace, node, x, y),
@@ -121,7 +127,15 @@ function drawNodes({ trace, pick, select }: GraphOptions, { nodes }: GraphLayout
   });
   const picked = targets.find(({ element }) => element.classList.contains("own"));
   rovingTabindex(targets, (picked ?? targets[targets.length - 1])?.element);
-  return targets.map(({ element }) => element);
+  return [...targets.map(({ element }) => element), ...groups.flatMap((group) => groupName(group, nodes))];
+}
+
+/** The name of a group above its highest node. */
+function groupName({ name, nodes: ids }: Group, nodes: GraphLayout["nodes"]): SVGElement[] {
+  const places = ids.flatMap((id) => nodes.get(id) ?? []);
+  if (!name || !places.length) return [];
+  const { x, y } = places.reduce((best, next) => (next.y < best.y ? next : best));
+  return [svg("text", { class: "group-name", x, y: y - 15, "text-anchor": "middle" }, visible(name, 24))];
 }
 
 const styleOf = ({ kind }: TraceNode): string =>

@@ -6,15 +6,19 @@ import { percent, plural, signed } from "../ui/format";
 import { bars, facts, headFlows, title, type Select } from "./inspector-elements";
 import { inspectHead } from "./inspector-head";
 import { inspectNode } from "./inspector-node";
+import { pinControls, type Pinning } from "./inspector-pins";
 import { linkName, nodesById, sourceName } from "./node-names";
 
 const MAX_HEADS = 12;
 
-export function inspect(trace: Trace, pick: string, select: Select): Child[] {
+export function inspect(trace: Trace, pick: string, select: Select, pinning: Pinning): Child[] {
   const [, kind, name] = /^(node|link|head):(.*)$/.exec(pick) ?? [];
   if (kind === "link" && trace.links[Number(name)]) return inspectLink(trace, Number(name), select);
   if (kind === "head" && parseHead(name!)) return inspectHead(trace, name!, select);
-  if (kind === "node" && nodesById(trace).has(name!)) return inspectNode(trace, name!, select);
+  if (kind === "node" && nodesById(trace).has(name!)) {
+    const [heading, ...details] = inspectNode(trace, name!, select);
+    return [heading, pinControls(name!, pinning), ...details];
+  }
   return inspectTrace(trace, select);
 }
 

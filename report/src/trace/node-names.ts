@@ -14,6 +14,20 @@ export function nodeName(trace: Trace, node: TraceNode): string {
   return featureName(trace, node.layer, node.number, node.position);
 }
 
+/** Where a node is, without what it responds to. */
+export function placeName(trace: Trace, id: string): string {
+  const match = /^(\d+)_(\d+)_(\d+)$/.exec(id);
+  const kind = trace.nodes.find((node) => node.id === id)?.kind ?? "feature";
+  if (!match || kind !== "feature") return sourceName(trace, id, nodesById(trace));
+  return `L${match[1]}/${match[2]} at ${tokenAt(trace, Number(match[3]))}`;
+}
+
+/** What a feature responds to and promotes; "" if that is not known, or if it is no feature. */
+export const featureWords = (trace: Trace, id: string): string => {
+  const match = /^(\d+)_(\d+)_\d+$/.exec(id);
+  return (match && trace.names?.[`${match[1]}_${match[2]}`]) || "";
+};
+
 const featureName = (trace: Trace, layer: number | string, number: number | string, position: number): string => {
   const name = trace.names?.[`${layer}_${number}`];
   return `feature L${layer}/${number}${name ? ` (${visible(name, 40)})` : ""} at ${tokenAt(trace, position)}`;

@@ -11,8 +11,14 @@ import { anyChanged, type Context, type View } from "../ui/view";
 import { carryingHeads } from "./carrying-heads";
 import { traceDiagram } from "./diagram";
 import { traceGraph } from "./graph";
+import { findNodes } from "./find-nodes";
 import { inspect } from "./inspector";
+import { pinList, type Pinning } from "./inspector-pins";
+import { placeName } from "./node-names";
+import { queryParameters, readPins, writePins, type Group } from "./pins";
 import { effectBars, trustTable } from "./validation";
+
+const MAX_MATCHES = 12; // of a search, as buttons
 
 export const traceView = (context: Context): View => new TraceView(context);
 
@@ -30,15 +36,22 @@ class TraceView implements View {
   private readonly inspector = el("aside", { class: "inspector", "aria-label": "Selection", "aria-live": "off" });
   private readonly share: Slider;
   private readonly links: Slider;
+  private readonly find: HTMLInputElement;
+  private readonly matches = el("div", { class: "chips", "aria-live": "polite" });
 
   constructor(private readonly context: Context) {
     const { store } = context;
     const shares = { min: 0.1, max: 1, step: 0.05 };
     this.share = slider("Heads that carry", "Share of the flow from the key", shares, (share) => store.set({ share }));
     this.links = slider("Links", "Links drawn", { min: 1, step: 1 }, (links) => store.set({ links }));
+    this.find = el("input", {
+      type: "search",
+      placeholder: "large, or L0/312",
+      oninput: () => store.set({ find: this.find.value.slice(0, 80) }),
+    });
     const [diagramCard, graphCard] = [this.diagramCard(), this.graphCard()];
     diagramCard.body.append(this.diagramStage);
-    graphCard.body.append(this.graphControls, el("div", { class: "with-inspector" }, this.graphStage, this.inspector));
+    graphCard.body.append(this.graphControls, this.matches, el("div", { class: "with-inspector" }, this.graphStage, this.inspector));
     this.effects = this.effectsCard();
     this.element = el(
       "div",
@@ -79,8 +92,9 @@ class TraceView implements View {
     if (anyChanged(changed, "trace")) replace(this.trust, trustTable(this.traces));
     if (anyChanged(changed, "trace", "side")) this.updateEffects();
     if (anyChanged(changed, "trace", "key", "share", "head")) this.drawDiagram();
-    if (anyChanged(changed, "trace", "side", "pick", "head", "links")) this.drawGraph();
-    if (anyChanged(changed, "trace", "side", "pick", "head")) this.updateInspector();
+    if (anyChanged(changed, "trace", "side", "find")) this.updateMatches();
+    if (anyChanged(changed, "trace", "side", "pick", "head", "links", "find", "pins0", "pins1")) this.drawGraph();
+    if (anyChanged(changed, "trace", "side", "pick", "head", "pins0", "pins1")) this.updateInspector();
   }
 
   private updateControls(): void {
@@ -94,7 +108,7 @@ class TraceView implements View {
     replace(
       this.controls,
       report.traces.length > 1 &&
-        select("Prompt", prompts, index, (trace) => store.set({ trace, key: -1, pick: "" })),
+        select("Prompt", prompts, index, (trace) => store.set({ trace, key: -1, pick: "", find: "", pins0: "", pins1: "" })),
       select("Key", keys, keyOf(last, this.state), (key) => store.set({ key })),
       this.share.element,
       el(
@@ -127,17 +141,41 @@ class TraceView implements View {
       traces.length > 1 &&
         segments("Model", indexChoices(modelTitles(traces)), selectedSide(traces, state), selectSide),
       this.links.element,
+      el("label", { class: "field" }, el("span", {}, "Find a feature or token"), this.find),
     );
   }
 
   private updateInspector(): void {
     const { state, trace } = this;
     const clear = () => this.context.store.set({ pick: "" });
+    const select = (pick: string) => this.select(pick);
     replace(
       this.inspector,
-      ...inspect(trace, pickOf(state), (pick) => this.select(pick)),
+      ...inspect(trace, pickOf(state), select, this.pinning),
       state.pick ? el("button", { type: "button", onclick: clear }, "Clear selection") : null,
+      pinList(trace, this.pinning, select),
     );
+  }
+
+  /** The pinned nodes of the graph that is shown. */
+  private get pinning(): Pinning {
+    const field = selectedSide(this.traces, this.state) === 0 ? "pins0" : "pins1";
+    return {
+      groups: readPins(this.state[field], this.trace),
+      set: (groups: Group[]) => this.context.store.set({ [field]: writePins(groups) }),
+    };
+  }
+
+  /** What the search has found, most influential first. */
+  private updateMatches(): void {
+    const { trace, state } = this;
+    if (this.find.value !== state.find) this.find.value = state.find;
+    const found = findNodes(trace, state.find);
+    if (!found) return replace(this.matches);
+    const chip = (id: string) =>
+      el("button", { type: "button", class: "chip", onclick: () => this.select(`node:${id}`) }, placeName(trace, id));
+    const count = `${found.length} of ${trace.nodes.length} nodes`;
+    replace(this.matches, el("span", { class: "quiet" }, count), ...found.slice(0, MAX_MATCHES).map(chip));
   }
 
   private updateEffects(): void {
@@ -210,6 +248,8 @@ class TraceView implements View {
       links: linksOf(trace, state),
       pick: state.pick,
       selected: state.head,
+      groups: this.pinning.groups,
+      found: findNodes(trace, state.find),
       title: modelTitles(traces)[selectedSide(traces, state)]!,
       select: (pick) => this.select(pick),
     });
@@ -260,7 +300,12 @@ class TraceView implements View {
             return [source, target, weight, flow, straight, shares.join("; ")];
           }),
         ],
-        value: () => ({ ...this.trace, cells: undefined, maps: undefined }),
+        value: () => ({
+          ...this.trace,
+          cells: undefined,
+          maps: undefined,
+          qParams: queryParameters(this.trace, this.pinning.groups),
+        }),
       },
     );
   }

@@ -2,7 +2,7 @@
 import type { Intervention, Trace } from "../data";
 import { el, type Child } from "../ui/dom";
 import { modelTitles, quoted, signed, visible } from "../ui/format";
-import { nodesById, sourceName } from "./node-names";
+import { featureWords, placeName } from "./node-names";
 
 const KINDS = ["feature", "head", "token"] as const;
 const LARGEST = 12;
@@ -93,7 +93,8 @@ export function effectBars(trace: Trace, select: (pick: string) => void): Child[
 }
 
 function effectRow(trace: Trace, one: Intervention, largest: number, select: (pick: string) => void): HTMLElement {
-  const name = one.kind === "head" ? one.what : sourceName(trace, one.what, nodesById(trace));
+  const name = one.kind === "head" ? one.what : placeName(trace, one.what);
+  const words = one.kind === "head" ? "" : featureWords(trace, one.what);
   const segments = PARTS.map(([part, label]) => {
     const value = one[part] ?? 0;
     const segment = el("span", { class: `part ${part}${value < 0 ? "" : " plus"}` });
@@ -105,7 +106,12 @@ function effectRow(trace: Trace, one: Intervention, largest: number, select: (pi
   return el(
     "li",
     {},
-    el("button", { type: "button", class: "plain", onclick: () => select(pick) }, visible(name, 40)),
+    el(
+      "div",
+      {},
+      el("button", { type: "button", class: "plain", onclick: () => select(pick) }, visible(name, 40)),
+      words && el("small", {}, visible(words, 60)),
+    ),
     el("span", { class: "track", "aria-hidden": "true" }, ...segments),
     el("span", { class: "number" }, signed(one.actual, 2)),
     el("span", { class: "quiet" }, actsBy(one)),

@@ -10,6 +10,7 @@ export interface Series {
   colour: string;
   points: [number, number][];
   band?: [number, number, number][]; // x, lower, upper
+  dots?: boolean; // single points, without a line and without an entry in the legend
 }
 
 export interface ChartOptions {
@@ -100,7 +101,10 @@ function targetLine({ target }: ChartOptions, { left, right, y }: Scales): SVGEl
   ];
 }
 
-function curve({ points, band, colour }: Series, { x, y }: Scales): SVGElement[] {
+function curve({ points, band, colour, dots }: Series, { x, y }: Scales): SVGElement[] {
+  const circle = ([px, py]: [number, number]) =>
+    svg("circle", { class: "point", cx: x(px), cy: y(py), r: 4.5, fill: colour });
+  if (dots || points.length === 1) return points.map(circle);
   const bandShape = area<[number, number, number]>()
     .x((p) => x(p[0]))
     .y0((p) => y(p[1]))
@@ -115,7 +119,8 @@ function curve({ points, band, colour }: Series, { x, y }: Scales): SVGElement[]
 }
 
 /** Names of the series in their colours, from the right; one series needs none. */
-function legend(series: Series[], right: number): SVGElement[] {
+function legend(all: Series[], right: number): SVGElement[] {
+  const series = all.filter(({ dots }) => !dots);
   if (series.length < 2) return [];
   let end = right;
   return [...series].reverse().map(({ name, colour }) => {

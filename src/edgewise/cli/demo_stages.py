@@ -28,7 +28,7 @@ DENSE, SPARSE = "pocket", "pocket-sparse"
 SHORT_RUN = "short-run"
 """Folder of the twin that the demo trains; circuits, maps and traces are of the embedded one."""
 ADDITION, ADDITION_SPARSE = "pocket-addition", "pocket-addition-sparse"
-HELD_OUT_SEQUENCES = 256
+HELD_OUT_SEQUENCES = 512  # as in the documents
 THRESHOLDS = (0.001, 0.01, 0.1)
 OPPOSITE = 'The opposite of " large " is "'
 COPIED = (
@@ -78,7 +78,7 @@ def _run(out: Path, minutes: float, prompts: int) -> dict[str, Any]:
             demo.output.rule(title)
             summary |= stage()
     path = write_json(out / "summary.json", summary, indent=2)
-    page = edgewise.write_report(out)
+    page = edgewise.report(out)
     demo.output.print(f"Results: {path}; to explore them, open {page} in a browser")
     return summary
 

@@ -8,7 +8,7 @@ import tyro
 
 
 def report(
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs"),
     out: Path | None = None,
     open: bool = False,
 ) -> None:
@@ -22,7 +22,8 @@ def report(
         out: The page; report.html in the folder if not given.
         open: Show it in the browser.
     """
-    from edgewise.report.page import write_report  # imports numpy: `edgewise --help` need not wait for it
+    # imports numpy: `edgewise --help` need not wait for it
+    from edgewise.reporting.page import report as write_report
 
     path = write_report(folder, out)
     print(path)

@@ -23,7 +23,8 @@ from edgewise.measure.evaluate import evaluate_models
 from edgewise.measure.evaluation import Evaluation
 from edgewise.models.loaded import LoadedModels, Model, load_models
 from edgewise.plots.style import save_figure
-from edgewise.report.page import ReportPage, write_report
+from edgewise.reporting.page import ReportPage
+from edgewise.reporting.page import report as write_report
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.trace import trace
 from edgewise.tracing.traces import Traces

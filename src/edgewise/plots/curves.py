@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import GridSpec
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from edgewise.circuits.result import CircuitResult, ComponentCircuit
@@ -52,9 +53,12 @@ def draw_curves(result: CircuitResult, **look: Unpack[LookArguments]) -> Figure:
         for column, kind in enumerate(kinds):
             axes = _draw_kind(figure, grid, column, kind, result, names, colours)
             if column == 0:
-                handles, names = axes.get_legend_handles_labels()
-                n_columns = 2 if sum(map(len, names)) <= 42 else 1  # as many as fit
-                legend.legend(handles, names, loc="lower left", ncols=n_columns, borderaxespad=0, borderpad=0)
+                handles, labels = axes.get_legend_handles_labels()
+                n_columns = 2 if sum(map(len, labels)) <= 42 else 1  # as many as fit
+                if any(model.heads and model.heads.minimal for model in result.models):
+                    handles += [_mark("o"), _mark("D")]
+                    labels += ["ranked", "minimal"]
+                legend.legend(handles, labels, loc="lower left", ncols=n_columns, borderaxespad=0, borderpad=0)
     return shown(figure)
 
 
@@ -111,6 +115,11 @@ def _draw_curves(axes: Axes, kind: Kind, series: Sequence[_Series], result: Circ
     if len(circuits) == 2 and first and last and last.best.size:
         ratio = first.best.size / last.best.size
         _draw_ratio(axes, first.best.size, last.best.size, result.threshold, ratio)
+
+
+def _mark(marker: str) -> Line2D:
+    """The mark of a circuit in the legend, in no model's colour."""
+    return Line2D([], [], ls="", marker=marker, color="#444444", ms=3.5)
 
 
 def _draw_path(axes: Axes, circuit: ComponentCircuit, colour: str) -> None:

@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from edgewise.plots.canvas import INK
 from edgewise.plots.look import LookArguments, check_look
-from edgewise.plots.style import COLUMN, SPARSE, TARGET, model_name, picture, shown
+from edgewise.plots.style import COLUMN, MARK, SPARSE, TARGET, model_name, picture, shown
 from edgewise.training.sparsify.result import SparsifyResult
 
 
@@ -21,8 +22,9 @@ def draw_run(result: SparsifyResult, **look: Unpack[LookArguments]) -> Figure:
     checked = check_look(look, 1, unused=["cmap"])
     (name,) = checked.named([model_name(str(summary["model"]))])
     title = f"Post-training of {name}: {summary['density']:.2%} of edges left"
-    if summary["delta_ce"] > summary["tolerance"]:
-        title += f", loss {summary['delta_ce']:+.3f} misses its tolerance of {summary['tolerance']:g}"
+    if missed := _missed(summary):
+        verb = "misses its" if len(missed) == 1 else "miss their"
+        title += f"; {' and '.join(missed)} {verb} tolerance of {summary['tolerance']:g}"
     caption = (
         f"Recipe {summary['recipe']}, seed {summary['seed']}. Held-out loss in nats per token; the target is the dense "
         f"model's {summary['dense_ce']:.3f} + {summary['tolerance']:g}{kl}."
@@ -31,7 +33,8 @@ def draw_run(result: SparsifyResult, **look: Unpack[LookArguments]) -> Figure:
     losses = [summary["dense_ce"] + line["delta_ce"] for line in checks]
     # the first checks may be far above, and would hide whether the target is met
     highest = sorted(losses)[int(0.8 * (len(checks) - 1))]
-    top = summary["dense_ce"] + max(4 * summary["tolerance"], 1.2 * (highest - summary["dense_ce"]))
+    above = max(highest - summary["dense_ce"], summary["delta_ce"], summary.get("kl", 0.0))
+    top = summary["dense_ce"] + max(4 * summary["tolerance"], 1.2 * above)
     if max(losses) > top:
         caption += f" The highest, {max(losses):.3f}, is above the picture."
     (colour,) = checked.coloured([SPARSE])
@@ -43,6 +46,15 @@ def draw_run(result: SparsifyResult, **look: Unpack[LookArguments]) -> Figure:
         for axes in (density, penalty, loss):
             axes.grid(alpha=0.2, lw=0.5)
     return shown(figure)
+
+
+def _missed(summary: dict[str, Any]) -> list[str]:
+    """What has missed the tolerance, with its value."""
+    delta, kl, tolerance = summary["delta_ce"], summary.get("kl"), summary["tolerance"]
+    missed = [f"loss {delta:+.4f}"] if delta > tolerance else []
+    if kl is not None and kl > tolerance and summary.get("constraint") != "loss":
+        missed.append(f"KL {kl:.4f}")
+    return missed
 
 
 def _draw_density(axes: Axes, steps: list[dict[str, Any]], checks: list[dict[str, Any]], colour: str) -> None:
@@ -61,22 +73,32 @@ def _draw_penalty(axes: Axes, steps: list[dict[str, Any]], colour: str) -> None:
     betas = [line["beta"] for line in steps]
     axes.plot(_millions(steps), betas, color=colour, lw=1)
     _logarithmic(axes, betas, lambda y: f"{y:g}")
-    axes.set_title("regularisation strength β")
+    axes.set_title("multiplier β of the sparsity penalty")
 
 
 def _draw_loss(
     axes: Axes, checks: list[dict[str, Any]], summary: dict[str, Any], top: float, colour: str
 ) -> None:
-    """Held-out loss, and the dense model's plus the tolerance."""
-    losses = [summary["dense_ce"] + line["delta_ce"] for line in checks]
-    axes.plot(_millions(checks), losses, color=colour, marker=".", ms=3, lw=1.2)
-    axes.axhline(summary["dense_ce"] + summary["tolerance"], color=TARGET, ls="--", lw=0.8)
-    axes.set_ylim(summary["dense_ce"] - 2 * summary["tolerance"], top)
+    """Held-out loss, and the dense model's plus KL and plus the tolerance; diamonds: at the end, on all held-out text."""
+    dense, tolerance = summary["dense_ce"], summary["tolerance"]
+    losses = [dense + line["delta_ce"] for line in checks]
+    axes.plot(_millions(checks), losses, color=colour, marker=".", ms=3, lw=1.2, label="loss")
+    axes.axhline(dense + tolerance, color=TARGET, ls="--", lw=0.8)
+    axes.set_ylim(dense - 2 * tolerance, top)
     compared = [line for line in checks if "held_out_kl" in line]
-    divergences = [(line["tokens"] / 1e6, summary["dense_ce"] + line["held_out_kl"]) for line in compared]
-    if divergences:
-        axes.plot(*zip(*divergences, strict=True), color=colour, lw=0.8, ls=":", label="dense model's + KL")
-        axes.legend(loc="best")
+    if compared:
+        divergences = [dense + line["held_out_kl"] for line in compared]
+        axes.plot(
+            _millions(compared), divergences, color=colour, lw=0.8, ls=":", marker=".", ms=2, label="dense + KL"
+        )
+    end, is_all = _millions(checks)[-1], {"ls": "", "marker": "D", "ms": 3.5, "zorder": 3}
+    at_end = dense + summary["delta_ce"]
+    axes.plot(end, at_end, color=MARK if at_end > dense + tolerance else colour, **is_all)
+    if "kl" in summary:
+        is_missed = summary["kl"] > tolerance and summary.get("constraint") != "loss"
+        axes.plot(end, dense + summary["kl"], color=MARK if is_missed else colour, fillstyle="none", **is_all)
+    axes.plot([], [], color=INK, label="at the end", **is_all)
+    axes.legend(loc="upper left", ncols=3, columnspacing=1, handlelength=1.4)
     axes.set_title("held-out loss (dashed: target)")
     axes.set_xlabel("million tokens")
 

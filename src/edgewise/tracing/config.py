@@ -31,7 +31,7 @@ class TraceConfig:
     their own; without any, a trace has no contexts."""
     key: Position | None = None
     """Token, counted from 1 as in the diagram: also name the heads that carry its attribution to the last token; if not
-    given, of the token from which heads carry most."""
+    given, of the token from which heads carry most, or of the one that the answer is copied from."""
 
     def __post_init__(self) -> None:
         check_fields(self)

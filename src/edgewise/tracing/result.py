@@ -76,9 +76,15 @@ class Trace(Result):
 
     @property
     def main_key(self) -> int:
-        """The position from which heads carry most to the last one (other than itself)."""
-        flow = self.cells[:, :, -1].sum((0, 1))
-        return int(flow[:-1].argmax()) if len(flow) > 1 else 0
+        """The position from which heads carry most to the last one (other than itself); where the answer stands in the prompt
+        already, and heads carry at least half as much from there, that one: a copied word is explained by its source."""
+        flow = self.cells[:, :, -1].sum((0, 1))[:-1]
+        if not len(flow):
+            return 0
+        most, answer = int(flow.argmax()), self.logits[0][0].strip()
+        sources = [i for i, token in enumerate(self.tokens[:-1]) if answer and token.strip() == answer]
+        source = max(sources, key=lambda i: flow[i], default=most)
+        return source if 2 * flow[source] >= flow[most] else most
 
     def feature_name(self, layer: int, number: int) -> FeatureName | None:
         """What a feature responds to and promotes, from its contexts; None without any."""

@@ -24,7 +24,7 @@ _PACE_STEPS = 100  # steps over which the pace is taken
 
 
 class ProgressLine(Callback):
-    """Share done, pace, the run's own numbers, time left."""
+    """Time left, share done, pace, the run's own numbers; in this order, since a narrow terminal cuts the end."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class ProgressLine(Callback):
             return
         (then, step), end = self._times[0], self._phase_end() if self._phase_end else state.planned_steps
         pace = (now - then) / (state.step - step)
+        of_part = "" if end == state.planned_steps else " of this part"
         text = (
-            f"{100 * state.step / state.planned_steps:.0f} % · {state.tokens_per_step / pace:,.0f} tokens/s · "
-            f"{self._describe(metrics, self._validation)} · {duration(pace * (end - state.step))} left"
-            + ("" if end == state.planned_steps else " of this part")
+            f"{duration(pace * (end - state.step))} left{of_part} · {100 * state.step / state.planned_steps:.0f} % · "
+            f"{state.tokens_per_step / pace:,.0f} tokens/s · {self._describe(metrics, self._validation)}"
         )
         if terminal:
             self._bar.update(

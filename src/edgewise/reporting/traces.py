@@ -8,7 +8,7 @@ import numpy as np
 
 from edgewise.circuits.prompt_maps import quantise
 from edgewise.core.schema import read_as
-from edgewise.report.packing import pack_maps, rounded
+from edgewise.reporting.packing import pack_maps, rounded
 from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Link
 from edgewise.tracing.traces import SUBFOLDERS

@@ -10,7 +10,7 @@ from edgewise.core.text import visible
 from edgewise.flow.result import Flow, Flows
 from edgewise.maps.head_types import head_type
 from edgewise.maps.result import AttentionMaps, Panel
-from edgewise.report.packing import pack_maps
+from edgewise.reporting.packing import pack_maps
 
 
 def flow_data(path: Path) -> dict[str, Any]:

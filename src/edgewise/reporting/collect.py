@@ -18,10 +18,10 @@ from edgewise.core.files import is_folder
 from edgewise.flow.result import FILE as FLOW
 from edgewise.maps.result import STEM as MAPS
 from edgewise.measure.evaluation import FILE as EVALUATION
-from edgewise.report.prompts import flow_data, maps_data
-from edgewise.report.tasks import has_prompt_maps, task_data
-from edgewise.report.traces import MAX_LINKS, pair_traces, trace_data
-from edgewise.report.training import evaluation_data, training_data
+from edgewise.reporting.prompts import flow_data, maps_data
+from edgewise.reporting.tasks import has_prompt_maps, task_data
+from edgewise.reporting.traces import MAX_LINKS, pair_traces, trace_data
+from edgewise.reporting.training import evaluation_data, training_data
 from edgewise.tracing.result import FILE as TRACE
 
 VERSION = 1

@@ -12,6 +12,8 @@ _FIELDS = (
     "recipe",
     "seed",
     "tolerance",
+    "constraint",
+    "kl",
     "dense_ce",
     "sparse_ce",
     "delta_ce",
@@ -40,7 +42,10 @@ def training_data(path: Path) -> dict[str, Any] | None:
     return {
         **{field: summary.get(field) for field in _FIELDS},
         "pressure": [[step["tokens"], step["beta"]] for step in steps[::stride]],
-        "checks": [[line["tokens"], line["density"], line["delta_ce"]] for line in validations],
+        "checks": [
+            [line["tokens"], line["density"], line["delta_ce"], line.get("held_out_kl")]
+            for line in validations
+        ],
     }
 
 

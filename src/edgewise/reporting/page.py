@@ -17,7 +17,7 @@ from typing import Any
 
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.core.files import write_text
-from edgewise.report.collect import collect
+from edgewise.reporting.collect import collect
 
 FILE = "report.html"
 # json.dumps writes ASCII, so that U+2028 and U+2029 are escaped already.
@@ -34,8 +34,8 @@ class ReportPage(type(Path())):
         return f'<iframe sandbox="allow-scripts allow-downloads" title="Edgewise report" {style} srcdoc="{page}"></iframe>'
 
 
-def write_report(folder: str | Path, out: str | Path | None = None) -> ReportPage:
-    """Write the report on a folder of results, by default to report.html in it; a notebook shows it in place."""
+def report(folder: str | Path = "runs", out: str | Path | None = None) -> ReportPage:
+    """Write the report on all results below a folder, by default to report.html in it; a notebook shows it in place."""
     path = Path(folder) / FILE if out is None else Path(out)
     content = report_html(collect(folder))
     return ReportPage(write_text(path, content))
@@ -94,7 +94,7 @@ def _finite(value: Any) -> Any:
 
 def _asset(name: str) -> str:
     try:
-        return (files("edgewise.report") / "assets" / name).read_text(encoding="utf-8")
+        return (files("edgewise.reporting") / "assets" / name).read_text(encoding="utf-8")
     except OSError as error:
         raise EdgewiseError(
             f"{name} of the report is missing; in a clone, `npm ci && npm run build` in report/ builds it"

@@ -10,7 +10,7 @@ from edgewise.circuits.prompt_maps import PromptMaps
 from edgewise.circuits.result import CircuitResult, ComponentCircuit, ModelCircuit
 from edgewise.core.errors import EdgewiseError
 from edgewise.maps.head_types import head_type
-from edgewise.report.packing import pack_maps
+from edgewise.reporting.packing import pack_maps
 
 MAX_EDGES = 400
 """Strongest edges of a circuit that the page can draw."""
@@ -93,6 +93,7 @@ def _circuit_data(
         "threshold": threshold,
         "components": None if circuit.minimal is None else circuit.best.components,
         "minimal": None if circuit.minimal is None else circuit.minimal.size,
+        "held_out": None if circuit.minimal is None else circuit.minimal.explained.held_out,
         "faithfulness": prefix.explained.fit,
         "curve": {
             "counts": curve.counts,
