@@ -455,7 +455,7 @@ def test_what_cannot_be_done_is_said_in_one_line(trained, tiny, tmp_path):
         (lambda: train_transcoder(model, data, settings(trained.folder)), "holds a run already"),
         (
             lambda: train_transcoder(model, data, replace(settings(trained.folder, l0=1.0), resume=True)),
-            "without --l0",
+            "without `l0`",
         ),
         (lambda: train_transcoder(model, data, settings(tmp_path / "a", tokens="3")), "less than one step"),
         (lambda: TranscoderConfig(features=0), "`features` must be at least 1"),
