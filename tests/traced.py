@@ -10,14 +10,17 @@ import edgewise
 from edgewise.models.linearise import linearise
 from edgewise.tracing.graph import Graph, build_graph
 from edgewise.tracing.target_logits import target_logits
+from edgewise.training.transcoder.config import Decoders
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 
 KINDS = ("gpt2", "llama", "gpt_neox")
 LENGTH = 7
 
 
-def random_transcoder(layers: int, width: int, features: int = 12) -> Transcoder:
-    transcoder = Transcoder(TranscoderInfo("random", False, [], layers, features, width), seed=3)
+def random_transcoder(
+    layers: int, width: int, features: int = 12, decoders: Decoders = "cross-layer"
+) -> Transcoder:
+    transcoder = Transcoder(TranscoderInfo("random", False, [], layers, features, width, decoders), seed=3)
     with torch.no_grad():
         transcoder.encoder_bias.copy_(
             torch.randn(layers, features, generator=torch.Generator().manual_seed(4)) - 0.5

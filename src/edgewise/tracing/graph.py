@@ -117,6 +117,8 @@ class Graph:
         features = feature[rows]
         for own_layer in self.features.layer[features].unique().tolist():
             of_layer = self.features.layer[features] == own_layer
+            if layer not in self.transcoder.outputs_of(own_layer):
+                continue
             ids, at = features[of_layer], rows[of_layer]
             vectors = self.transcoder.writes_to(layer, own_layer, self.features.index[ids])
             out[at, self.features.position[ids]] = vectors * self.features.activation[ids, None]
@@ -228,7 +230,7 @@ def _fill_links(graph: Graph, targets: Tensor) -> None:
         index, position = features.index[of_layer], features.position[of_layer]
         total = torch.zeros(len(targets), len(index))
         by_position = [(p, (position == p).nonzero()[:, 0]) for p in position.unique().tolist()]
-        for later in range(layer, len(linear.layers)):
+        for later in transcoder.outputs_of(layer):
             writes = transcoder.writes_to(later, layer, index)
             for p, at in by_position:  # one product for each position: nothing is gathered for pairs
                 total[:, at] += mlp_gradients[later][:, p] @ writes[at].T

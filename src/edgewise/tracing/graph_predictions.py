@@ -36,7 +36,7 @@ def graph_gradients(graph: Graph) -> GraphGradients:
         of_layer = features.of_layer(layer)
         index, position = features.index[of_layer], features.position[of_layer]
         writes = graph.transcoder.writes(layer)[index]
-        for later in range(layer, len(linear.layers)):
+        for later in graph.transcoder.outputs_of(layer):
             slope[of_layer] += (at_mlps[later][position] * writes[:, later - layer]).sum(-1)
         encoders, _ = graph.transcoder.reads(layer)
         out = torch.zeros(1, linear.length, linear.width)

@@ -180,7 +180,7 @@ def _feature_writes(
     for name in _names(config.features):
         layer, index, positions = _feature(name, graph)
         change = (target - own)[layer, :, index] * positions
-        for later in range(layer, len(linear.layers)):
+        for later in transcoder.outputs_of(layer):
             writes[later] += change[:, None] * transcoder.writes_to(later, layer, torch.tensor([index]))
     return writes
 

@@ -107,7 +107,11 @@ def _mlps_as_features(
 
     def write(number: int, own: Tensor) -> Tensor:
         y = sum(
-            (a @ transcoder.writes(layer)[:, number - layer] for layer, a in enumerate(state.activations)),
+            (
+                a @ transcoder.writes(layer)[:, number - layer]
+                for layer, a in enumerate(state.activations)
+                if number in transcoder.outputs_of(layer)
+            ),
             start=transcoder.output_bias[number].expand_as(graph.errors[number]),
         )
         error = own.reshape(y.shape) - y if own_mlps else graph.errors[number].expand_as(y)

@@ -85,7 +85,7 @@ class Secant:
         transcoder = self.graph.transcoder
         writes = transcoder.writes(number)
         at_activation = g @ writes[:, 0].T
-        for later in range(number + 1, len(self.graph.linear.layers)):
+        for later in transcoder.outputs_of(number)[1:]:
             at_activation = at_activation + self._mlp_gradients[later] @ writes[:, later - number].T
         h, h_after = self.before.preactivations[number], self.after.preactivations[number]
         a, a_after = self.before.activations[number], self.after.activations[number]

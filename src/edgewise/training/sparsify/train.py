@@ -68,28 +68,30 @@ def sparsify(
     trainer = trainer or TrainerConfig()
     accelerator = make_accelerator(config.report_to, config.out, config.device)
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
-    saved = open_run(config, "twin*", display)
-    if saved is not None:
-        config, recipe = resumed_run_config(config, saved), resumed_recipe(recipe, saved, display)
-    name = known_name(model)
-    dense = model if isinstance(model, PreTrainedModel) else load(model)
-    if gate_config(install(dense)) is not None:
-        raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")
-    tokenizer = tokenizer or tokenizer_for(name, data)
-    text = training_data(name, data, config, dense, tokenizer, trainer)
-    with output_folder(config.out if accelerator.is_main_process else None), eval_mode(dense):
-        with display.status("computing null values"):
-            run = SparsifyRun(dense, text, config, accelerator, recipe, resumed=saved is not None)
-        measuring = time.monotonic()
-        with display.status("the dense model on held-out text"):
-            dense_measured = run.validator.measure_dense()
-        run.state.dense_ce = dense_measured.ce
-        dense_pass = time.monotonic() - measuring
-        context = RunContext(name, tokenizer, dense_measured, trainer, display, began, dense_pass)
-        final = restore_or_plan(run, saved, context, session)
-        with _tracking(run, name):
-            stopped = Trainer(run, [*_callbacks(run, display), *callbacks], final).fit()
-            return _finish(run, context, stopped)
+    # locked before snapshots are read: another process may be writing one
+    with output_folder(config.out if accelerator.is_main_process else None):
+        saved = open_run(config, "twin*", display)
+        if saved is not None:
+            config, recipe = resumed_run_config(config, saved), resumed_recipe(recipe, saved, display)
+        name = known_name(model)
+        dense = model if isinstance(model, PreTrainedModel) else load(model)
+        if gate_config(install(dense)) is not None:
+            raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")
+        tokenizer = tokenizer or tokenizer_for(name, data)
+        text = training_data(name, data, config, dense, tokenizer, trainer)
+        with eval_mode(dense):
+            with display.status("computing null values"):
+                run = SparsifyRun(dense, text, config, accelerator, recipe, resumed=saved is not None)
+            measuring = time.monotonic()
+            with display.status("the dense model on held-out text"):
+                dense_measured = run.validator.measure_dense()
+            run.state.dense_ce = dense_measured.ce
+            dense_pass = time.monotonic() - measuring
+            context = RunContext(name, tokenizer, dense_measured, trainer, display, began, dense_pass)
+            final = restore_or_plan(run, saved, context, session)
+            with _tracking(run, name):
+                stopped = Trainer(run, [*_callbacks(run, display), *callbacks], final).fit()
+                return _finish(run, context, stopped)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def replaced_mlps(model: nn.Module, transcoder: Transcoder) -> Iterator[None]:
         h = x.float() @ encoder.mT + bias
         a = torch.where(h > transcoder.threshold[layer], h, 0.0)
         written = (a @ transcoder.writes(layer).flatten(1)).split(transcoder.width, -1)
-        for m, contribution in enumerate(written, layer):
+        for m, contribution in zip(transcoder.outputs_of(layer), written, strict=True):
             pending[m] = pending[m] + contribution
         return x
 

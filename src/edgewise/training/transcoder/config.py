@@ -20,6 +20,8 @@ from edgewise.core.ranges import (
     check_fields,
 )
 
+Decoders = Literal["cross-layer", "per-layer"]
+"""Whether features write to the MLP outputs of their own and all later layers, or of their own alone."""
 DEFAULT_MINUTES = 20.0
 LEARNING_RATE = 2e-3
 """Of encoders and decoders, up to a width of 128; in proportion to 1 / sqrt(width) beyond."""
@@ -39,6 +41,9 @@ class TranscoderConfig:
     """Stop after this many minutes; a step is measured first, and the schedule is fitted to them."""
     features: Size | None = None
     """Features per layer; by default 4 times the model's width, 2 times or once for deep wide models."""
+    decoders: Decoders = "cross-layer"
+    """Which MLP outputs a feature writes to: of its own and all later layers, or, `per-layer`, of its own alone. Fewer
+    weights, so more features and tokens in the same time, and more features in a trace."""
     l0: NotNegative = L0
     """Sparsity coefficient: cost of an active feature in units of a layer's variance. Higher gives fewer active features and
     less explained variance."""
@@ -76,8 +81,8 @@ class TranscoderConfig:
 
     def features_for(self, layers: int, width: int) -> int:
         """Default number of features: decoders grow with the square of depth."""
-        pairs = layers * (layers + 1) // 2
-        affordable = [n * width for n in (4, 2) if pairs * n * width**2 <= _PARAMETERS]
+        matrices = layers * (layers + 1) // 2 if self.decoders == "cross-layer" else layers
+        affordable = [n * width for n in (4, 2) if matrices * n * width**2 <= _PARAMETERS]
         return self.features or next(iter(affordable), width)
 
     def rate_for(self, width: int) -> float:

@@ -108,7 +108,8 @@ class TranscoderRun:
         config, start = self.config, self.config.start_from
         initial = None if start is None else load_transcoder(start)
         default = config.features_for(*sizes_of(self.host)) if initial is None else initial.features
-        info = info_of(self.host, name, config.features or default)
+        decoders = config.decoders if initial is None else initial.config.decoders
+        info = info_of(self.host, name, config.features or default, decoders)
         if initial is not None:
             info = replace(info, massive=initial.config.massive)
         check_memory(info)
@@ -258,8 +259,8 @@ def calibrate(transcoder: Transcoder, x: Tensor, y: Tensor) -> None:  # [L, n, D
 
 def check_memory(info: TranscoderInfo) -> None:
     """Refuse more features than weights, gradients and Adam's moments have memory for."""
-    pairs = info.layers * (info.layers + 1) // 2 + info.layers
-    needed, memory = 16 * pairs * info.features * info.width, psutil.virtual_memory().total
+    matrices = info.n_decoders + info.layers
+    needed, memory = 16 * matrices * info.features * info.width, psutil.virtual_memory().total
     if needed > memory:
         raise EdgewiseError(
             f"`features={info.features}` need {needed / 2**30:,.0f} GB to be trained, and there are {memory / 2**30:,.0f}; "

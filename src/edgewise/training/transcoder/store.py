@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -14,9 +14,11 @@ from edgewise.core.files import exists, is_folder, write_atomically, write_json
 from edgewise.core.schema import read_as, read_json
 from edgewise.gating.edge_gate import gate_config, gates_of
 from edgewise.models.architecture import decoder_layers
+from edgewise.training.transcoder.config import Decoders
 from edgewise.training.transcoder.transcoder import Transcoder, TranscoderInfo
 
 FORMAT = 1
+KINDS = [f"{decoders} transcoder" for decoders in get_args(Decoders)]
 WEIGHTS, CONFIG = "transcoder.safetensors", "config.json"
 _SAMPLE = 1 << 16  # of each parameter, so that large models are known as quickly as small ones
 _TOLERANCE = 0.01  # bfloat16 moves a projection by about 0.001, a light fine-tuning by more than 0.01
@@ -40,7 +42,11 @@ def save_transcoder(
     if not all(tensor.isfinite().all() for tensor in state.values()):
         raise EdgewiseError(f"the transcoder holds numbers that are not finite in {dtype}; it was not saved")
     write_atomically(folder / WEIGHTS, lambda new: save_file(state, new))
-    config = {"format": FORMAT, "kind": "cross-layer transcoder", **asdict(transcoder.config)}
+    config = {
+        "format": FORMAT,
+        "kind": f"{transcoder.config.decoders} transcoder",
+        **asdict(transcoder.config),
+    }
     write_json(folder / CONFIG, config, indent=2)
     return folder
 
@@ -70,7 +76,7 @@ def load_transcoder(folder: str | Path, model: nn.Module | None = None) -> Trans
 
 def _check_size(folder: Path, info: TranscoderInfo) -> None:
     """Refuse a file that is missing, or too small for the sizes, before memory is allocated for them."""
-    decoders = info.layers * (info.layers + 1) // 2 * info.features * info.width
+    decoders = info.n_decoders * info.features * info.width
     if not (folder / WEIGHTS).is_file():  # a pipe would be waited for
         raise EdgewiseError(f"{folder}: {WEIGHTS} is missing; copy or train it again")
     if (folder / WEIGHTS).stat().st_size < 2 * decoders:
@@ -88,7 +94,7 @@ def read_info(folder: Path) -> TranscoderInfo:
         config = read_json(path, "transcoder")
     except EdgewiseError as error:
         raise EdgewiseError(f"{folder}: {CONFIG} cannot be read ({first_line(error)})") from error
-    if not isinstance(config, dict) or config.get("kind") != "cross-layer transcoder":
+    if not isinstance(config, dict) or config.get("kind") not in KINDS:
         raise EdgewiseError(f"{folder} holds no transcoder, but something else with a {CONFIG}")
     if config.get("format") != FORMAT:
         raise EdgewiseError(
@@ -108,10 +114,10 @@ def read_info(folder: Path) -> TranscoderInfo:
 # ------------------------------------------------------------------------------------------------ its model
 
 
-def info_of(model: nn.Module, name: str, features: int) -> TranscoderInfo:
+def info_of(model: nn.Module, name: str, features: int, decoders: Decoders = "cross-layer") -> TranscoderInfo:
     """A new transcoder's config, for a model."""
     layers, width = sizes_of(model)
-    return TranscoderInfo(name, is_gated(model), fingerprint(model), layers, features, width)
+    return TranscoderInfo(name, is_gated(model), fingerprint(model), layers, features, width, decoders)
 
 
 def sizes_of(model: nn.Module) -> tuple[int, int]:

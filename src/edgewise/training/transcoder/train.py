@@ -79,23 +79,25 @@ def train_transcoder(
     session = config
     accelerator = make_accelerator(device=config.device)
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
-    saved = open_run(config, WEIGHTS, display)
-    if saved is not None:
-        config = _resumed_config(config, saved)
-    name = known_name(model)
-    host = model if isinstance(model, PreTrainedModel) else load(model)
-    with eval_mode(install(host)):
-        check_traceable(host)
-    tokenizer = tokenizer or tokenizer_for(name, data)
-    origin = embedded_origin(name)
-    text = training_data(origin.name if origin else name, data, config, host, tokenizer, trainer)
-    with output_folder(config.out if accelerator.is_main_process else None), eval_mode(host):
-        run = TranscoderRun(host, name, text, config, accelerator)
-        run.choose_validation_text(trainer)
-        final = _restore_or_plan(run, saved, trainer, display, began, session)
-        own = [Log(config.out / "log.jsonl"), ProgressLine(display, describe_step)]
-        stopped = Trainer(run, [*own, *callbacks], final).fit()
-        return _finish(run, stopped, display)
+    # locked before snapshots are read: another process may be writing one
+    with output_folder(config.out if accelerator.is_main_process else None):
+        saved = open_run(config, WEIGHTS, display)
+        if saved is not None:
+            config = _resumed_config(config, saved)
+        name = known_name(model)
+        host = model if isinstance(model, PreTrainedModel) else load(model)
+        with eval_mode(install(host)):
+            check_traceable(host)
+        tokenizer = tokenizer or tokenizer_for(name, data)
+        origin = embedded_origin(name)
+        text = training_data(origin.name if origin else name, data, config, host, tokenizer, trainer)
+        with eval_mode(host):
+            run = TranscoderRun(host, name, text, config, accelerator)
+            run.choose_validation_text(trainer)
+            final = _restore_or_plan(run, saved, trainer, display, began, session)
+            own = [Log(config.out / "log.jsonl"), ProgressLine(display, describe_step)]
+            stopped = Trainer(run, [*own, *callbacks], final).fit()
+            return _finish(run, stopped, display)
 
 
 def _resumed_config(config: TranscoderConfig, saved: Snapshot) -> TranscoderConfig:

@@ -1,4 +1,4 @@
-"""Cross-layer transcoders: sparse features that reconstruct the outputs of a model's MLPs.
+"""Transcoders, cross-layer or per layer: sparse features that reconstruct the outputs of a model's MLPs.
 
 Layer l of L has an MLP with input x_l (after its norm) and output y_l, both of width D. Its F features
 
@@ -8,6 +8,8 @@ Layer l of L has an MLP with input x_l (after its norm) and output y_l, both of 
 are decoded to the outputs of its own MLP and of all later ones, m = l..L-1:
 
     y^_m = output_scale_m (sum_{l <= m} W_dec_{l->m} a_l + b_dec_m)
+
+A per-layer transcoder has the decoders to its own MLP alone, l = m: some L / 2 times fewer weights for as many features.
 
 The scales are scalars calibrated before training: the mean norm of x~ is sqrt(D), and the mean variance of a coordinate of
 y / output_scale is 1. So in these normalised units the mean squared error of a layer,
@@ -40,6 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from edgewise.core.devices import upload
+from edgewise.training.transcoder.config import Decoders
 
 _HUB = "edgewise.training.transcoder.hub"
 """Imported when it is used: it imports this module."""
@@ -67,10 +70,20 @@ class TranscoderInfo:
     features: int
     """Per layer."""
     width: int
+    decoders: Decoders = "cross-layer"
     massive: list[float] = field(default_factory=list)
     """Norm above which an output is massive, per layer; empty if the model has no massive activations."""
     training: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] = field(default_factory=dict)
+
+    def outputs_of(self, layer: int) -> range:
+        """The layers whose MLP outputs the features of a layer write to."""
+        return range(layer, self.layers if self.decoders == "cross-layer" else layer + 1)
+
+    @property
+    def n_decoders(self) -> int:
+        """Decoders of all layers, [F, D] each."""
+        return sum(len(self.outputs_of(layer)) for layer in range(self.layers))
 
 
 def massive_limits(y: Tensor) -> Tensor:  # [L, n, D] -> [L]
@@ -132,9 +145,10 @@ class Transcoder(nn.Module):
         self.encoder = uniform(L, F, D, bound=1 / math.sqrt(D))
         self.encoder_bias = nn.Parameter(torch.zeros(L, F))
         self.log_threshold = nn.Parameter(torch.full((L, F), math.log(THRESHOLD)))
-        # per layer, the decoders to all layers from its own on, side by side: one matrix product
+        # per layer, the decoders to all layers that it writes to, side by side: one matrix product
+        n_outputs = [len(self.outputs_of(l)) for l in range(L)]
         self.decoders = nn.ParameterList(
-            uniform(F, (L - l) * D, bound=1 / math.sqrt(L * D)) for l in range(L)
+            uniform(F, n * D, bound=1 / math.sqrt(n_outputs[0] * D)) for n in n_outputs
         )
         self.decoder_bias = nn.Parameter(torch.zeros(L, D))
         self.input_scale: Tensor
@@ -148,6 +162,10 @@ class Transcoder(nn.Module):
             return None
         limit = upload(torch.tensor(self.config.massive), y.device)[layer]
         return torch.linalg.vector_norm(y, dim=-1) > (limit[:, None] if limit.ndim else limit)
+
+    def outputs_of(self, layer: int) -> range:
+        """The layers whose MLP outputs this layer's features write to."""
+        return self.config.outputs_of(layer)
 
     @property
     def threshold(self) -> Tensor:  # [L, F]
@@ -175,7 +193,7 @@ class Transcoder(nn.Module):
         outputs = list(self.decoder_bias[:, None].unbind())
         for l in range(self.layers):
             written = (a[l] @ self.decoders[l]).unflatten(1, (-1, self.width)).unbind(1)
-            for m, contribution in enumerate(written, l):
+            for m, contribution in zip(self.outputs_of(l), written, strict=True):
                 outputs[m] = outputs[m] + contribution
         return torch.stack(outputs)
 
@@ -188,10 +206,13 @@ class Transcoder(nn.Module):
         """The encoder in the model's own units: h = x W^T + b."""
         return self.encoder[layer] * self.input_scale[layer], self.encoder_bias[layer]
 
-    def writes(self, layer: int) -> Tensor:  # -> [F, L - layer, D]
-        """Decoders in the model's own units: what a feature of activation 1 adds to the outputs of this layer's MLP and all
-        later ones."""
-        return self.decoders[layer].unflatten(1, (-1, self.width)) * self.output_scale[layer:, None]
+    def writes(self, layer: int) -> Tensor:  # -> [F, n_outputs, D]
+        """Decoders in the model's own units: what a feature of activation 1 adds to each MLP output that it writes to."""
+        outputs = self.outputs_of(layer)
+        return (
+            self.decoders[layer].unflatten(1, (-1, self.width))
+            * self.output_scale[outputs.start : outputs.stop, None]
+        )
 
     def writes_to(self, later: int, layer: int, features: Tensor) -> Tensor:  # int64 [n] -> [n, D]
         """Decoders of some features to one of those layers."""
