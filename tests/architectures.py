@@ -61,9 +61,12 @@ def config_of(kind: str, **changes: Any) -> PretrainedConfig:
     cls = CONFIG_MAPPING[kind]
     fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     given = {name: value for name, value in SMALL.items() if name in fields or name in cls.attribute_map}
-    for name, sub in (getattr(cls, "sub_configs", None) or {}).items():
-        if name in fields and getattr(sub, "model_type", None) in CONFIG_MAPPING:
-            given[name] = config_of(sub.model_type).to_dict()
+    for name, sub in {
+        **(getattr(cls, "sub_configs", None) or {}),
+        **(getattr(cls, "sub_configs_defaults", None) or {}),
+    }.items():
+        if name in fields and (held := getattr(sub, "model_type", None)) in CONFIG_MAPPING:
+            given[name] = config_of(held).to_dict()
     given |= OVERRIDES.get(kind, {}) | changes
     given = {name: value for name, value in given.items() if value is not None}
     return cls(**given)
