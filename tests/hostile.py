@@ -1,12 +1,20 @@
-"""Damaged or absurd input, drawn from a seed: JSON with something wrong in it, files cut and overwritten, arguments."""
+"""Damaged or absurd input, drawn from a seed: JSON with something wrong in it, files cut and overwritten, arguments; and a
+process of their own for cases that could end the one they run in."""
 
 import copy
+import faulthandler
+import functools
 import json
+import multiprocessing
 import os
 import resource
 import signal
-from collections.abc import Iterator
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -53,6 +61,122 @@ def memory_limit(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+MEMORY = 4 << 30
+"""Bytes that the cases of a test may reserve in a `Sandbox`."""
+SANDBOX_SECONDS = 600
+"""Of all cases of one test: a case that blocks native code does not hear the alarm of `time_limit`."""
+_inside: Path | None = None
+"""Where this process writes the case that it works on, if it is a sandbox."""
+_sandbox: "Sandbox | None" = None
+
+
+class Sandbox:
+    """A process with little memory. What ends it, such as native code or the kernel, fails a test, not pytest's worker."""
+
+    def __init__(self, memory: int = MEMORY) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="hostile-")
+        self._case, self._fatal = (Path(self._folder.name) / name for name in ("case", "fatal"))
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, self._case, self._fatal, memory), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def run(
+        self, call: Callable[..., Any], *args: Any, seconds: float = SANDBOX_SECONDS, **kwargs: Any
+    ) -> None:
+        """Call a function of a module there; fails if it raises, ends the process or takes too long."""
+        self._pipe.send((call, args, kwargs))
+        try:
+            if self._pipe.poll(seconds):
+                if failure := self._pipe.recv():
+                    raise AssertionError(failure)
+                return
+            ending = f"did not answer in {seconds:g} seconds"
+        except (EOFError, ConnectionResetError):
+            self._process.join()
+            ending = f"ended with exit code {self._process.exitcode}"
+        case, fatal = self._read(self._case), self._read(self._fatal)
+        self.close()
+        raise AssertionError(f"the sandbox {ending}; its last case: {case}\n{fatal}")
+
+    @staticmethod
+    def _read(path: Path) -> str:
+        return path.read_text(errors="replace") if path.is_file() else ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._process.is_alive()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._folder.cleanup()
+
+
+def _serve(pipe: Connection, case: Path, fatal: Path, memory: int) -> None:
+    """What a sandbox does: work on calls until it is killed."""
+    global _inside
+    _inside = case
+    with fatal.open("w") as stacks:
+        faulthandler.enable(stacks)  # of a signal that ends this process
+        while True:
+            call, args, kwargs = pipe.recv()  # imports their modules: not what is limited
+            try:
+                with memory_limit(memory):
+                    call(*args, **kwargs)
+                pipe.send(None)
+            except BaseException:  # of any kind: the test fails by it
+                pipe.send(traceback.format_exc().encode(errors="backslashreplace").decode())
+
+
+def sandboxed(test: Callable[..., None]) -> Callable[..., None]:
+    """A test whose cases run in a `Sandbox`, which tests share; its arguments are pickled."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        global _sandbox
+        if _inside:
+            test(*args, **kwargs)
+            return
+        if _sandbox is None or not _sandbox.is_open:
+            _sandbox = Sandbox()
+        _sandbox.run(run, *args, **kwargs)
+
+    return run
+
+
+def begin_case(case: str) -> None:
+    """Note the case that is worked on, for the message of a test whose sandbox it ends."""
+    if _inside:
+        _inside.write_text(case, errors="backslashreplace")
+
+
+def end_process(how: str) -> None:
+    """End or block this process, as native code does."""
+    begin_case(how)
+    if how == "segfault":
+        faulthandler._sigsegv()  # pyright: ignore
+    elif how == "abort":
+        os.abort()
+    elif how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "blocked":
+        time.sleep(60)
+    else:
+        bytearray(2**40)
+
+
+def close_sandbox() -> None:
+    """End the sandbox that tests shared."""
+    global _sandbox
+    if _sandbox is not None:
+        _sandbox.close()
+        _sandbox = None
 
 
 def change_config(folder: Path, **changes: Any) -> None:

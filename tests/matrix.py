@@ -1,5 +1,5 @@
-"""What works for one architecture, each claim against an oracle: dense logits against the host's own eager attention, cached
-generation against uncached, patched heads against plain hooks, edges and traces by their sums.
+"""What works for one architecture, each claim against an oracle: dense logits against the host's own eager attention, with
+padding and without, cached generation against uncached, patched heads against plain hooks, edges and traces by their sums.
 
 A claim holds, or is refused in one sentence; anything else raises an error.
 """
@@ -27,7 +27,7 @@ from edgewise.tasks.pairs import Prompts, score
 from edgewise.tracing.graph import build_graph
 from edgewise.tracing.target_logits import target_logits
 
-LENGTH = 40
+LENGTH, PADDING = 40, 6
 CLAIMS = ("loads", "dense", "cache", "heads", "edges", "trace")
 
 
@@ -45,22 +45,27 @@ def row(kind: str, folder: Path) -> Row:
     try:
         model: Any = build(kind)
     except Exception as error:
-        return Row(kind, {}, skipped=str(error).strip().splitlines()[0])
+        return Row(kind, {}, skipped=f"transformers cannot build it: {_line(error)}")
     text = torch.randint(1, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(1))
     model.set_attn_implementation("eager") if model._can_set_attn_implementation() else None
     claims: dict[str, str] = {}
     try:
         expected = _logits(model, text)
+        padded = _padded_logits(model, text)
+        hosts_cache = _cache_problem(model, text)
         model.save_pretrained(folder)
     except Exception as error:
-        return Row(kind, {}, skipped=f"does not run by itself: {str(error).strip().splitlines()[0]}")
+        return Row(kind, {}, skipped=f"does not run by itself: {_line(error)}")
     loaded: list[Any] = []
     if not _claim(claims, "loads", lambda: loaded.append(edgewise.load(folder))):
         return Row(kind, claims)
     model = loaded[0]
-    _claim(claims, "dense", lambda: _close(_logits(model, text), expected))
+    _claim(claims, "dense", lambda: _same(model, text, expected, padded))
     twin = edgewise.gate(model, GateConfig("relative", 2.0))
-    _claim(claims, "cache", lambda: _cached(twin, text))
+    if hosts_cache:
+        claims["cache"] = hosts_cache
+    else:
+        _claim(claims, "cache", lambda: _cached(twin, text))
     _claim(claims, "heads", lambda: _heads(twin, text[:, :12]))
     _claim(claims, "edges", lambda: _edges(twin, text[:, :12]))
     _claim(claims, "trace", lambda: _trace(twin, text[0, :8]))
@@ -82,8 +87,41 @@ def _logits(model: Any, ids: Tensor, **kwargs: Any) -> Tensor:
         return model(input_ids=ids, use_cache=False, **kwargs).logits
 
 
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _padded_logits(model: Any, text: Tensor) -> Tensor | None:
+    """Logits of a batch in which the first text is padded on the left, at real tokens; None if the host takes no padding."""
+    mask = torch.ones_like(text)
+    mask[0, :PADDING] = 0
+    try:
+        return _logits(model, text, attention_mask=mask)[mask.bool()]
+    except Exception:  # of the host itself
+        return None
+
+
+def _same(model: Any, text: Tensor, expected: Tensor, padded: Tensor | None) -> None:
+    _close(_logits(model, text), expected)
+    if padded is not None:
+        actual = _padded_logits(model, text)
+        assert actual is not None
+        _close(actual, padded)
+
+
 def _close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * max(1.0, expected.abs().max().item()))
+
+
+def _cache_problem(model: Any, text: Tensor) -> str:
+    """Why a host is no oracle of cached generation: its own is wrong, or it has none."""
+    try:
+        _cached(model, text)
+    except AssertionError:
+        return "cached generation of the host itself is not its uncached one"
+    except Exception as error:
+        return f"the host itself does not generate with a cache: {_line(error)}"
+    return ""
 
 
 def _cached(twin: Any, text: Tensor) -> None:

@@ -21,7 +21,8 @@ from edgewise.training.sparsify.parameters import with_lora
 
 QUICK = {
     "gpt2": CLAIMS, "llama": CLAIMS, "gpt_neox": CLAIMS, "gemma3_text": CLAIMS, "olmo2": CLAIMS, "glm4": CLAIMS,
-    "granite": CLAIMS, "cohere": CLAIMS, "phi": CLAIMS, "opt": CLAIMS, "mixtral": CLAIMS, "deepseek_v3": CLAIMS[:4],
+    "granite": CLAIMS, "cohere": CLAIMS, "phi": CLAIMS, "opt": CLAIMS, "mixtral": CLAIMS, "gemma3": CLAIMS,
+    "deepseek_v3": CLAIMS[:4], "bert": CLAIMS[:4],
     "gemma4_text": CLAIMS[:4], "modernbert-decoder": CLAIMS[:4], "gemma2": (), "granitemoehybrid": (),
 }  # fmt: skip
 """Architectures that are checked at every run, and what must be exact in each; the others are slow, as they are many."""

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +17,21 @@ import pytest
 import torch
 from architectures import build
 from hand_made_results import both, flow_of
-from hostile import ARGUMENTS, VALUES, Hang, change_config, damage, damaged_json, memory_limit, time_limit
+from hostile import (
+    ARGUMENTS,
+    VALUES,
+    Hang,
+    Sandbox,
+    begin_case,
+    change_config,
+    close_sandbox,
+    damage,
+    damaged_json,
+    end_process,
+    memory_limit,
+    sandboxed,
+    time_limit,
+)
 from hosts import host, text
 from made_traces import make_trace
 from runs import command, save_llama_and_text
@@ -46,8 +60,16 @@ SECONDS = 60
 """Of one case; they take milliseconds, on a busy machine more."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def sandbox_closed() -> Iterator[None]:
+    """End the sandbox after the last test of this file."""
+    yield
+    close_sandbox()
+
+
 def check(case: str, call: Callable[[], Any]) -> Any:
     """Run a case: a result, or one line."""
+    begin_case(case)
     try:
         with time_limit(SECONDS):
             return call()
@@ -59,6 +81,28 @@ def check(case: str, call: Callable[[], Any]) -> Any:
     except Exception as error:
         raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
     return None
+
+
+# ------------------------------------------------------------------------------------------- the sandbox
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("segfault", r"exit code -11; its last case: segfault\nFatal Python error"),
+        ("abort", "exit code -6; its last case: abort"),
+        ("killed", "exit code -9; its last case: killed"),
+        ("blocked", "did not answer in 1 seconds; its last case: blocked"),
+        ("memory", "MemoryError"),
+    ],
+)
+def test_a_case_that_ends_its_process_is_named_and_pytest_goes_on(how, said):
+    sandbox = Sandbox()
+    sandbox.run(begin_case, "none yet")  # answers when the process has begun
+    with pytest.raises(AssertionError, match=said):
+        sandbox.run(end_process, how, seconds=1 if how == "blocked" else 60)
+    assert sandbox.is_open == (how == "memory")
+    sandbox.close()
 
 
 # ------------------------------------------------------------------------------------------- damaged results
@@ -116,6 +160,7 @@ RESULTS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", RESULTS)
+@sandboxed
 def test_damaged_results(kind, tmp_path):
     save, load = RESULTS[kind]
     save(tmp_path / "whole")
@@ -130,6 +175,7 @@ def test_damaged_results(kind, tmp_path):
             check(f"{case}, shown", lambda result=result: repr(result))
 
 
+@sandboxed
 def test_a_report_shows_what_is_whole_beside_what_is_damaged(tmp_path):
     for seed in range(60):
         rng, folder = Random(f"report {seed}"), tmp_path / str(seed)
@@ -147,6 +193,7 @@ def test_a_report_shows_what_is_whole_beside_what_is_damaged(tmp_path):
 # ------------------------------------------------------------------------------------------- damaged models
 
 
+@sandboxed
 def test_damaged_twins(tmp_path):
     torch.manual_seed(0)
     twin = edgewise.gate(host("llama"), edgewise.GateConfig("relative", 2.0))
@@ -166,6 +213,7 @@ def test_damaged_twins(tmp_path):
         shutil.rmtree(folder)
 
 
+@sandboxed
 def test_damaged_dense_models(tmp_path):
     host("llama").save_pretrained(tmp_path / "whole")
     for seed in range(60):
@@ -180,6 +228,7 @@ def test_damaged_dense_models(tmp_path):
 
 
 @pytest.mark.parametrize("layers", [10**7, 10**30])
+@sandboxed
 def test_a_host_of_millions_of_layers_is_refused_at_once(tmp_path, layers):
     host("llama").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -196,6 +245,7 @@ OTHER_SIZES = {
 
 
 @pytest.mark.parametrize("field", OTHER_SIZES)
+@sandboxed
 def test_a_size_that_the_weights_do_not_have_is_refused_before_memory_is_taken(tmp_path, field):
     """Sizes that just fit into memory: transformers would initialise them, and the process be killed."""
     host("llama").save_pretrained(tmp_path)
@@ -207,6 +257,7 @@ def test_a_size_that_the_weights_do_not_have_is_refused_before_memory_is_taken(t
         edgewise.load(tmp_path)
 
 
+@sandboxed
 def test_tables_that_no_memory_holds_are_refused(tmp_path):
     build("codegen").save_pretrained(tmp_path)
     change_config(tmp_path, n_positions=10**12)
@@ -214,6 +265,7 @@ def test_tables_that_no_memory_holds_are_refused(tmp_path):
         edgewise.load(tmp_path)
 
 
+@sandboxed
 def test_a_head_of_millions_of_frequencies_is_refused(tmp_path):
     """DeepSeek's weights do not depend on this width, so that nothing else is wrong with it."""
     build("deepseek_v3").save_pretrained(tmp_path)
@@ -222,6 +274,7 @@ def test_a_head_of_millions_of_frequencies_is_refused(tmp_path):
         edgewise.load(tmp_path)
 
 
+@sandboxed
 def test_a_width_that_the_model_does_not_read_does_not_matter(tmp_path):
     host("gpt2").save_pretrained(tmp_path)
     expected = info(tmp_path)
@@ -229,6 +282,7 @@ def test_a_width_that_the_model_does_not_read_does_not_matter(tmp_path):
     assert info(tmp_path).parameters == expected.parameters
 
 
+@sandboxed
 def test_millions_of_modules_are_refused():
     config = host("llama").config
     assert sum(1 for _ in empty_model(config, "a model", max_modules=100).parameters()) == 30
@@ -247,6 +301,7 @@ def test_millions_of_modules_are_refused():
         {"dtype": "nn"},
     ],
 )
+@sandboxed
 def test_configs_of_models_that_do_not_run_are_refused(tmp_path, change):
     host("llama").save_pretrained(tmp_path)
     change_config(tmp_path, **change)
@@ -286,6 +341,7 @@ PAIR = {
 }
 
 
+@sandboxed
 def test_damaged_lines_of_a_task(tmp_path):
     tokenizer = edgewise.load_tokenizer("pocket")
     for seed in range(150):
@@ -309,6 +365,7 @@ NULLS = [
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl"])
+@sandboxed
 def test_texts_of_null_do_not_end_the_process(tmp_path, ending):
     tokenizer = edgewise.load_tokenizer("pocket")
     for number, content in enumerate(NULLS):
@@ -319,6 +376,7 @@ def test_texts_of_null_do_not_end_the_process(tmp_path, ending):
                 held_out_only(path, tokenizer, 4, tokens=64)
 
 
+@sandboxed
 def test_damaged_texts(tmp_path):
     tokenizer = edgewise.load_tokenizer("pocket")
     records = [{"text": "the cat and the dog . " * 4, "n": 1}] * 3
@@ -342,9 +400,10 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "demo"])
-def test_absurd_arguments_of_a_command(name, place, tmp_path, monkeypatch):
+@sandboxed
+def test_absurd_arguments_of_a_command(name, tmp_path):
     """Arguments are refused before a model is looked for; here there is none, so that nothing is computed."""
-    monkeypatch.chdir(tmp_path)
+    os.chdir(tmp_path)
     flags = [flag for flag in flags_of(COMMANDS[name]).values() if flag not in ("--open", "--resume")]
     for seed in range(40):
         rng = Random(f"{name} {seed}")

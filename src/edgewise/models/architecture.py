@@ -159,7 +159,8 @@ def architecture_of(model: nn.Module) -> Architecture:
         body,
         getattr(body, "decoder", None),
         getattr(body, "model", None),
-    )  # the others: OPT, Llama 4
+        getattr(body, "language_model", None),
+    )  # the others: OPT, Llama 4, Gemma 3 with its tower
     body = next(
         (module for module in candidates if module is not None and _find_child(module, _FINAL_NORM)), body
     )
