@@ -21,6 +21,8 @@ STUCK = 2 / 3
 """A search that leaves more than this share of the prefix is stuck."""
 PROMISING = 1.15
 """Of many candidates, searches are polished that elimination leaves with at most this times the smallest circuit."""
+SEVERAL = 10_000
+"""Candidates up to which a search also starts from the prefix; among more, only where it would end with more than that."""
 FEW = 64
 """Candidates up to which a polish drops one component at a time, several starts and swaps are tried, and a search is
 repeated on bootstrap samples: what costs many exact evaluations."""
@@ -76,6 +78,8 @@ class MinimalSearch:
                 search.polish()
             self.starts[name] = search.best.clone()
         self.best = max(searches.values(), key=self._merit, default=None)
+        if "prefix" not in searches and (self.best is None or self.best.size > self.prefix):
+            self.best = self._joint_search(self._prefix(self.prefix)) or self.best
         if self.best is None:  # not even the prefix explains enough; all components do
             self.best = self._joint_search(self.objective.candidates.cpu(), required=True)
         if self.best is not None and self.best.size <= FEW:
@@ -84,7 +88,8 @@ class MinimalSearch:
 
     def _starts(self) -> Iterator[tuple[str, Tensor]]:
         yield "best share" if self._many else "all components", self._first_start()
-        yield "prefix", self._prefix(self.prefix)
+        if int(self.objective.candidates.sum()) <= SEVERAL:
+            yield "prefix", self._prefix(self.prefix)
         if self._few and self.scrutinise:
             for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
                 yield f"random {i + 1}", start
