@@ -16,12 +16,14 @@ from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.curve import grid
 from edgewise.circuits.edge_objective import EdgeObjective
 from edgewise.circuits.edge_patching import scores_with_edges
+from edgewise.circuits.edge_tokens import EdgeTokenObjective, find_edge_tokens
+from edgewise.circuits.faithful_order import faithful_order
 from edgewise.circuits.find import find_circuits
 from edgewise.circuits.find_minimal import Interrupted, MinimalSearch
 from edgewise.circuits.head_objective import HeadObjective
-from edgewise.circuits.heads import scores_with_heads
+from edgewise.circuits.heads import estimate_head_effects, scores_with_heads
 from edgewise.circuits.learned_mask import MaskTraining, expected_size, hard_concrete, learn_mask
-from edgewise.circuits.mib import Faithfulness, read_mib, write_mib
+from edgewise.circuits.mib import Faithfulness, circuit_sizes, measure_faithfulness, read_mib, write_mib
 from edgewise.circuits.minimal import MinimalCircuit
 from edgewise.circuits.objective import MaskGradient, Objective
 from edgewise.circuits.replay import Replay, record
@@ -32,6 +34,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.models.loaded import load_models
 from edgewise.tasks import make_task
 from edgewise.tasks.pairs import Split
+from edgewise.tasks.roles import Roles, roles_of
 
 
 def replay_of(kind: str, sparse: bool = False, dtype: torch.dtype = torch.float32, **options: Any) -> Replay:
@@ -130,6 +133,69 @@ def test_gradients_of_weighted_prompts_and_in_chunks_are_the_same(what):
         torch.testing.assert_close(weighted.explained, repeated.explained, atol=1e-4, rtol=1e-3)
 
 
+def edge_tokens_of(replay: Replay) -> EdgeTokenObjective:
+    """Random roles: a token plays any of three, whatever the prompt."""
+    shape = replay.n, replay.first + replay.clean.hidden[0].shape[1]
+    numbers = torch.randint(3, shape, generator=torch.Generator().manual_seed(0))
+    roles: dict[Split, Roles] = {"fit": Roles(["a", "b", "c"], numbers)}
+    return EdgeTokenObjective({"fit": replay}, wiring_of(replay), GIGABYTE, roles)
+
+
+@pytest.mark.parametrize(("kind", "sparse"), KINDS)
+def test_edges_at_all_tokens_are_edges(kind, sparse):
+    replay = replay_of(kind, sparse)
+    edges, at_tokens = objective_of("edges", {"fit": replay}), edge_tokens_of(replay)
+    masks = random_masks(6, edges.total)
+    everywhere = torch.stack([at_tokens.everywhere(mask) for mask in masks])
+    recovered = at_tokens.recovered(everywhere, "fit")
+    torch.testing.assert_close(recovered, edges.recovered(masks, "fit"), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_logits_read_edges_at_the_last_token_only(kind):
+    replay = replay_of(kind)
+    edges, last = objective_of("edges", {"fit": replay}), replay.prompts.last[:, None]
+    tokens = torch.arange(replay.prompts.clean.shape[1])
+    roles: dict[Split, Roles] = {"fit": Roles(["before", "end"], (tokens == last).long())}
+    at_tokens = EdgeTokenObjective({"fit": replay}, wiring_of(replay), GIGABYTE, roles)
+    without = random_masks(4, edges.total)
+    without |= torch.tensor([not name.endswith("-> logits") for name in edges.names(range(edges.total))])
+    everything = torch.ones_like(without)
+    before, end = (torch.cat(parts, 1) for parts in ((without, everything), (everything, without)))
+    recovered = edges.recovered(torch.cat([everything, without]), "fit")
+    actual = at_tokens.recovered(torch.cat([before, end]), "fit")
+    torch.testing.assert_close(actual, recovered, atol=1e-5, rtol=1e-5)
+    assert (recovered[:4] - recovered[4:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox"])
+def test_the_gradient_of_edges_at_tokens_equals_finite_differences(kind):
+    objective = edge_tokens_of(replay_of(kind, dtype=torch.float64))
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.rand(objective.total, generator=generator, dtype=torch.float64)
+    direction = torch.randn(objective.total, generator=generator, dtype=torch.float64)
+    gradient = objective.gradient(mask[None]).gradient[0]
+    moved = torch.stack([mask - 1e-5 * direction, mask + 1e-5 * direction])
+    below, above = objective.gradient(moved).explained
+    assert gradient @ direction == pytest.approx((above - below).item() / 2e-5, rel=1e-5)
+
+
+def test_circuits_of_edges_at_tokens_that_share_layers_are_as_if_computed_alone():
+    objective = edge_tokens_of(replay_of("llama"))
+    masks = random_masks(8, objective.total)
+    alone = torch.cat([objective.compute(mask[None], "fit") for mask in masks])
+    torch.testing.assert_close(objective.recovered(masks, "fit"), alone, atol=1e-5, rtol=1e-5)
+
+
+def test_estimated_head_effects_are_the_gradient_at_all_heads():
+    replay = replay_of("llama")
+    lost = estimate_head_effects(replay, GIGABYTE).lost  # [n, layers, heads], of each prompt's own effect
+    pooled = (lost * replay.effect[:, None, None]).sum(0) / replay.effect.sum()
+    objective = HeadObjective({"fit": replay}, GIGABYTE)
+    gradient = objective.gradient(torch.ones(1, objective.total)).gradient[0]
+    torch.testing.assert_close(pooled.flatten(), gradient, atol=1e-4, rtol=1e-3)
+
+
 # ----------------------------------------------------------------------------------------------------------- searches
 
 
@@ -189,6 +255,36 @@ def test_circuits_of_the_pocket_twin_are_minimal_on_fit_and_validation_prompts(w
     if what == "heads":
         assert actual.controls is not None and actual.stability is not None and actual.starts is not None
         assert abs(actual.controls.random) < 0.4 and actual.controls.shuffled_size is None
+
+
+def test_edges_at_tokens_of_the_pocket_twin_are_minimal_and_of_the_circuit():
+    model, tokenizer = edgewise.load("pocket-sparse"), edgewise.load_tokenizer("pocket")
+    task = make_task("antonym", tokenizer, 16)
+    replay, all_roles = record(model, task.prompts(), task.metric), roles_of(task.pairs)
+    pairs = {split: torch.tensor([*pairs]) for split, pairs in task.splits.items()}
+    roles = {split: all_roles._replace(numbers=all_roles.numbers[of]) for split, of in pairs.items()}
+    replays: dict[Split, Replay] = {split: replay.select(of) for split, of in pairs.items()}
+    objective = EdgeTokenObjective(replays, wiring_of(replay), GIGABYTE, roles)
+    score = objective.everywhere(torch.ones(objective.wiring.count, dtype=torch.bool))
+    gradient = objective.gradient(score[None]).gradient[0].unflatten(0, (len(all_roles.names), -1))
+    edges = gradient.sum(0).argsort(descending=True).argsort() < 60
+    actual = find_edge_tokens(objective, edges, 0.9, lambda size, explained: None)
+    assert actual is not None
+    assert_minimal(objective, actual, 0.9)
+    assert actual.size < int(objective.everywhere(edges).sum())
+    named = {*objective.wiring.edge_names(edges.nonzero()[:, 0].tolist())}
+    assert {name.partition(" at ")[0] for name in actual.components} <= named
+
+
+def test_roles_are_slots_and_the_tokens_after_them():
+    task = make_task("ioi", edgewise.load_tokenizer("pocket"), 16)
+    roles = roles_of(task.pairs)
+    for pair, numbers in zip(task.pairs, roles.numbers.tolist(), strict=True):
+        names = [roles.names[number] for number in numbers]
+        for slot, position in pair.positions.items():
+            assert names[position] == slot
+        after = pair.positions["subject"] + 1
+        assert names[after] in ("subject + 1", "indirect object", "second subject", "end")
 
 
 class InterruptedObjective(HeadObjective):
@@ -307,3 +403,26 @@ def test_areas_of_faithfulness():
     assert perfect.cpr == pytest.approx(0.999) and perfect.cmd == 0
     assert none.cpr == 0 and none.cmd == pytest.approx(0.999)
     assert Faithfulness([1.5] * 10).cmd == pytest.approx(0.4995)
+
+
+def test_an_order_close_to_the_model_is_nested_and_closer_than_the_ranking():
+    replay = replay_of("gpt2", n=4)
+    objective = objective_of("edges", {"fit": replay})
+    ranking = objective.gradient(torch.ones(1, objective.total)).gradient[0].argsort(descending=True)
+    actual = faithful_order(objective, [ranking])
+    assert actual.sort().values.tolist() == list(range(objective.total))
+    assert (
+        measure_faithfulness(objective, actual, "fit").cmd
+        < measure_faithfulness(objective, ranking, "fit").cmd
+    )
+
+
+def test_faithfulness_is_measured_at_mibs_sizes():
+    objective = objective_of("edges", {"fit": replay_of("gpt2")})
+    ranking = torch.arange(objective.total)
+    masks = torch.stack([ranking < size for size in circuit_sizes(objective.total)])
+    assert circuit_sizes(32491)[:3] == [32, 64, 162] and masks[-1].all()
+    actual = measure_faithfulness(objective, ranking, "fit").explained
+    assert actual == pytest.approx(objective.explained(masks).tolist()) and actual[-1] == pytest.approx(
+        1, abs=1e-4
+    )

@@ -25,6 +25,9 @@ class CircuitConfig:
     """Share of the effect, clean minus corrupt, that a circuit must explain (faithfulness)."""
     edges: bool = True
     """Also find edges between components; `edges=False` finds heads and token edges only."""
+    patch_heads: bool = True
+    """Patch every head alone, in both directions, to rank heads; `patch_heads=False` estimates that by gradients
+    (attribution patching), two passes instead of two a head."""
     minimal: bool = True
     """Also search jointly for the minimal circuit of heads; `minimal=False` measures prefixes of rankings only."""
     minimal_edges: bool = False

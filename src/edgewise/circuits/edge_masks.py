@@ -21,7 +21,8 @@ from edgewise.models.hooks import replace_forward, replace_input, replace_output
 class MaskedRun:
     """A run of copies of the prompts, each with a mask of edges, from one layer on.
 
-    keep: [copies, sources, targets], true or between 0 and 1.
+    keep: [copies, sources, targets], true or between 0 and 1; with `roles`, int64 [n, t], one such mask for the tokens of
+        each role, [copies, roles, sources, targets].
     wanted: Bool [sources, targets]: edges whose gradient is wanted, though their mask may be 0.
     earlier: What sources before the layer write in all of the copies, [n, sources, t * D], from an earlier run.
     """
@@ -34,14 +35,15 @@ class MaskedRun:
         wanted: Tensor | None = None,
         layer: int = 0,
         earlier: Tensor | None = None,
+        roles: Tensor | None = None,
     ) -> None:
-        self.runs, self.layer = runs, layer
+        self.runs, self.layer, self.roles = runs, layer, roles
         written, wiring = runs.corrupt.written, runs.wiring
         self.copies, self.n = len(keep), len(written)
         exists = wiring.exists.to(keep.device)
-        used = (keep.detach() != 0).any(0) & exists
+        used = (keep.detach() != 0).flatten(0, -3).any(0) & exists
         self.active = (used if wanted is None else used | (wanted & exists)).any(0)  # targets
-        self.keep = (keep.to(written.dtype) * exists).transpose(1, 2)  # [copies, targets, sources]
+        self.keep = (keep.to(written.dtype) * exists).transpose(-1, -2)  # [copies, (roles,) targets, sources]
         self.earlier = earlier
         self.first = 0 if earlier is None else earlier.shape[1]
         size = self.copies, self.n, len(wiring.sources) - self.first, written[0, 0].numel()
@@ -119,11 +121,11 @@ class MaskedRun:
 
     def _read(self, corrupt: Tensor, targets: Tensor, sources: int | None = None) -> Tensor:
         """Inputs of targets, [copies * n, targets, t, D]: `corrupt`, [n, t, D], changed along the kept edges."""
-        keep = self.keep[:, targets.to(self.keep.device)]  # [copies, targets, sources]
+        keep = self.keep[..., targets.to(self.keep.device), :]  # [copies, (roles,) targets, sources]
+        keep = keep if self.roles is None else keep[:, self.roles]  # [copies, n, t, targets, sources]
         along: Any = _Read.apply(self.token, keep[..., self.first : sources], self.buffer)
         if self.earlier is not None:
-            rows = keep[..., : self.first].flatten(0, 1) @ self.earlier  # [n, copies * targets, t * D]
-            along = along + rows.unflatten(1, keep.shape[:2]).transpose(0, 1)
+            along = along + _sum_shared(keep[..., : self.first], self.earlier)
         return (corrupt[:, None] + along.unflatten(3, corrupt.shape[1:])).flatten(0, 1)
 
 
@@ -153,20 +155,44 @@ class _Write(torch.autograd.Function):
 
 
 class _Read(torch.autograd.Function):
-    """Sum sources along edges: keep, [copies, targets, sources] -> [copies, n, targets, t * D]."""
+    """Sum sources along edges: keep, [copies, targets, sources] or [copies, n, t, targets, sources] -> [copies, n, targets,
+    t * D]."""
 
     @staticmethod
     def forward(ctx: Any, token: Tensor, keep: Tensor, buffer: _Buffer) -> Tensor:
         ctx.buffer = buffer
         ctx.save_for_backward(keep)
-        return keep[:, None] @ buffer.values[:, :, : keep.shape[2]]
+        values = buffer.values[:, :, : keep.shape[-1]]
+        if keep.ndim == 3:
+            return keep[:, None] @ values
+        return _from_tokens(keep @ _by_token(values, keep.shape[2]))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (keep,), buffer, (gradient,) = ctx.saved_tensors, ctx.buffer, gradients
-        sources = slice(keep.shape[2])
+        sources = slice(keep.shape[-1])
         if buffer.gradient is None:
             buffer.gradient = torch.zeros_like(buffer.values)
-        buffer.gradient[:, :, sources] += keep.mT[:, None] @ gradient
-        of_keep = (gradient @ buffer.values[:, :, sources].mT).sum(1)
-        return gradient.new_zeros(()), of_keep, None
+        values = buffer.values[:, :, sources]
+        if keep.ndim == 3:
+            buffer.gradient[:, :, sources] += keep.mT[:, None] @ gradient
+            return gradient.new_zeros(()), (gradient @ values.mT).sum(1), None
+        gradient, values = (_by_token(x, keep.shape[2]) for x in (gradient, values))
+        buffer.gradient[:, :, sources] += _from_tokens(keep.mT @ gradient)
+        return gradient.new_zeros(()), gradient @ values.mT, None
+
+
+def _sum_shared(keep: Tensor, values: Tensor) -> Tensor:
+    """The same for sources that write the same in all copies, [n, sources, t * D]."""
+    if keep.ndim == 5:
+        return _from_tokens(keep @ _by_token(values, keep.shape[2]))
+    rows = keep.flatten(0, 1) @ values  # [n, copies * targets, t * D]
+    return rows.unflatten(1, keep.shape[:2]).transpose(0, 1)
+
+
+def _by_token(values: Tensor, t: int) -> Tensor:  # [..., sources, t * D] -> [..., t, sources, D]
+    return values.unflatten(-1, (t, -1)).transpose(-2, -3)
+
+
+def _from_tokens(values: Tensor) -> Tensor:  # [..., t, targets, D] -> [..., targets, t * D]
+    return values.transpose(-2, -3).flatten(-2)

@@ -37,14 +37,21 @@ class EdgeObjective(Objective):
     @torch.no_grad()
     def compute(self, masks: Tensor, split: Split) -> Tensor:
         chunks = [
-            self._scores(runs, masks) - runs.replay.corrupt.scores for _, runs in self.patching[split].runs()
+            self._scores(runs, masks, self._roles_of(split, prompts)) - runs.replay.corrupt.scores
+            for prompts, runs in self.patching[split].runs()
         ]
         return torch.cat(chunks, 1).cpu()
 
-    def _scores(self, runs: EdgeRuns, masks: Tensor) -> Tensor:  # bool [copies, m] -> [copies, n]
+    def _roles_of(self, split: Split, prompts: Tensor) -> Tensor | None:
+        """Roles of the prompts' tokens, int64 [n, t], if masks differ between them."""
+        return None
+
+    def _scores(
+        self, runs: EdgeRuns, masks: Tensor, roles: Tensor | None
+    ) -> Tensor:  # bool [copies, m] -> [copies, n]
         """Circuits start at the layer at which they first differ from their majority, which is run once."""
         base = majority(masks)
-        run = MaskedRun(runs, self._grid(base[None]))
+        run = MaskedRun(runs, self._grid(base[None]), roles=roles)
         scores = run.scores().expand(len(masks), -1).clone()
         layers = len(self.wiring.layers)
         differs = masks != base
@@ -54,7 +61,8 @@ class EdgeObjective(Objective):
             earlier = run.written(self.wiring.layers[layer].source)
             for copies in (first == layer).nonzero()[:, 0].split(at_once):
                 keep = self._grid(masks[copies])
-                scores[copies] = MaskedRun(runs, keep, layer=layer, earlier=earlier).scores()
+                part = MaskedRun(runs, keep, layer=layer, earlier=earlier, roles=roles)
+                scores[copies] = part.scores()
         return scores
 
     def _grid(
@@ -75,15 +83,16 @@ class EdgeObjective(Objective):
         total = (effect * weights).sum().item()
         explained, gradient = torch.zeros(len(masks)), torch.zeros_like(masks, dtype=torch.float)
         wanted = torch.ones_like(masks[0], dtype=torch.bool) if wanted is None else wanted
-        grid = self._grid(wanted[None])[0]
+        grid = self._grid(wanted[None]).flatten(0, -3).any(0)
         for of_chunk, runs in self.patching["fit"].runs():
             used = weights[of_chunk].nonzero()[:, 0]
+            roles = self._roles_of("fit", of_chunk)
             at_once = self._prompts_at_once(runs, len(masks))
             for prompts in used.split(at_once) if len(used) else ():
                 keep = masks.detach().to(runs.corrupt.written.dtype).requires_grad_()
-                part = runs.select(prompts)
+                part, of_part = runs.select(prompts), None if roles is None else roles[prompts]
                 with torch.enable_grad():
-                    scores = MaskedRun(part, self._grid(keep), wanted=grid).scores()
+                    scores = MaskedRun(part, self._grid(keep), wanted=grid, roles=of_part).scores()
                     recovered = scores - part.replay.corrupt.scores
                     share = (recovered * weights[of_chunk][prompts].to(recovered)).sum(1) / total
                 explained = explained + share.detach().cpu()

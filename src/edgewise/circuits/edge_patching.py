@@ -99,15 +99,16 @@ def separate_inputs(
         first = start = 0
         for kind in INPUTS:
             weight, bias = layer.weights(kind)
-            which, columns = layer.columns[kind]
-            if targets is not None:
-                own = targets[start : start + len(weight)]
-                start += len(weight)
+            (which, columns), rows = layer.columns[kind], layer.slices[kind]
+            own = None if targets is None else targets[start : start + len(weight)]
+            start += len(weight)
+            if own is not None and not own.all():
                 weight, columns, bias = weight[own], columns[own], None if bias is None else bias[own]
+                rows = None
             if which == number:
                 heads = normed[0][:, first : first + len(weight)] @ weight.to(host)  # [n, heads, t, d]
                 heads = heads if bias is None else heads + bias.to(host)
-                output[..., columns.flatten()] = heads.transpose(1, 2).flatten(2)
+                output[..., columns.flatten() if rows is None else rows] = heads.transpose(1, 2).flatten(2)
             first += len(weight)
         waiting.discard(number)
         if not waiting:

@@ -8,7 +8,9 @@ from torch import Tensor
 from edgewise.circuits.curve import Ranks, measure_prefix, ranks
 from edgewise.circuits.edge_chunks import EdgePatching
 from edgewise.circuits.edge_objective import EdgeObjective
+from edgewise.circuits.edge_tokens import EdgeTokenObjective, find_edge_tokens
 from edgewise.circuits.find_minimal import Interrupted, with_minimal
+from edgewise.circuits.minimal import MinimalCircuit
 from edgewise.circuits.result import ComponentCircuit
 from edgewise.circuits.search import Search
 from edgewise.circuits.wiring import Wiring
@@ -26,6 +28,8 @@ class EdgeCircuit(NamedTuple):
     """Of each layer."""
     head_head_edges: tuple[int, int]
     """Pairs of heads joined by an edge of the circuit, and all that an edge joins."""
+    edges_at_tokens: MinimalCircuit | None = None
+    """The minimal circuit's edges at as few tokens as explain enough."""
 
 
 def find_edges(search: Search, wiring: Wiring) -> EdgeCircuit:
@@ -49,7 +53,22 @@ def find_edges(search: Search, wiring: Wiring) -> EdgeCircuit:
         circuit = with_minimal(search, "edges", objective, order.pooled, prefix, config.minimal_edges)
     except Interrupted as interrupt:
         raise Interrupted(EdgeCircuit(interrupt.partial, kv_heads, pairs)) from interrupt
-    return EdgeCircuit(circuit, kv_heads, pairs)
+    found = EdgeCircuit(circuit, kv_heads, pairs)
+    if circuit.minimal is None:
+        return found
+    try:
+        return found._replace(edges_at_tokens=_at_tokens(search, wiring, circuit.minimal))
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(found) from interrupt
+
+
+def _at_tokens(search: Search, wiring: Wiring, circuit: MinimalCircuit) -> MinimalCircuit | None:
+    """A token-level circuit among the edges of a minimal one."""
+    config, kept = search.config, {*circuit.components}
+    objective = EdgeTokenObjective(search.splits, wiring, config.max_bytes, search.roles)
+    edges = torch.tensor([name in kept for name in wiring.edge_names([*range(wiring.count)])])
+    with search.moving("edges at tokens") as report:
+        return find_edge_tokens(objective, edges, config.threshold, report)
 
 
 def _check_all_kept(name: str, edges: EdgePatching) -> None:

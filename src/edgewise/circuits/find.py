@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.edges import EdgeCircuit, find_edges
 from edgewise.circuits.find_minimal import Interrupted
-from edgewise.circuits.heads import find_heads, patch_all_heads
+from edgewise.circuits.heads import effects_of_heads, find_heads
 from edgewise.circuits.memory import copies_at_once, peak_memory
 from edgewise.circuits.prompt_maps import (
     PromptMaps,
@@ -33,6 +33,7 @@ from edgewise.tasks import Task
 from edgewise.tasks.generate import split_task
 from edgewise.tasks.measure import check_fits
 from edgewise.tasks.pairs import Prompts
+from edgewise.tasks.roles import roles_of
 
 FLOOR = {"logit difference": 0.5, "probability difference": 0.05}
 """The least effect, clean minus corrupt metric, that counts as behaviour; less is noise."""
@@ -129,8 +130,9 @@ def find_circuit(
         mib_config=None if wiring is None else _mib_config(replay, wiring),
     )
     display.print(f"{name}: {_plan(search, wiring)}")
-    effects = patch_all_heads(search)
+    effects = effects_of_heads(search)
     means = {"lost": effects.lost.mean(0).tolist(), "restored": effects.restored.mean(0).tolist()}
+    notice += [] if config.patch_heads else ["head effects are estimated by gradients (attribution patching)"]
     circuit = replace(circuit, warnings=notice + _warnings(search.replay), head_effects=means)
     try:
         circuit = replace(circuit, heads=find_heads(search, effects))
@@ -150,7 +152,8 @@ def find_circuit(
 
 def _search(name: str, replay: Replay, task: Task, config: CircuitConfig, display: Display) -> Search:
     """The prompts that show the behaviour, split; the held-out ones are recorded for themselves."""
-    has_effect, splits = replay.effect >= FLOOR[task.metric], {}
+    has_effect, splits, roles = replay.effect >= FLOOR[task.metric], {}, {}
+    all_roles = roles_of(task.pairs)
     for split, numbers in task.splits.items():
         if split == "test":
             prompts = Prompts(*(x[list(numbers)] for x in task.prompts(replay.effect.device)))
@@ -160,9 +163,11 @@ def _search(name: str, replay: Replay, task: Task, config: CircuitConfig, displa
             recorded, kept = replay, has_effect[list(numbers)].nonzero()[:, 0] + numbers.start
         if len(kept):
             splits[split] = recorded.select(kept)
+            of_split = kept.cpu() + (numbers.start if split == "test" else 0)
+            roles[split] = all_roles._replace(numbers=all_roles.numbers[of_split])
     if "fit" not in splits:
-        splits["fit"] = splits.pop("validation")
-    return Search(name, replay.select(has_effect.nonzero()[:, 0]), splits, config, display)
+        splits["fit"], roles["fit"] = splits.pop("validation"), roles.pop("validation")
+    return Search(name, replay.select(has_effect.nonzero()[:, 0]), splits, roles, config, display)
 
 
 def _with_edges(circuit: ModelCircuit, search: Search, wiring: Wiring | None) -> ModelCircuit:

@@ -1,5 +1,6 @@
 """Find a minimal circuit: joint searches from several starts, the best of them polished and put to scrutiny."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,10 @@ MANY = 200
 """Candidates above which a search begins with the best share of the ranking, and a mask is learned where that is stuck."""
 STUCK = 2 / 3
 """A search that leaves more than this share of the prefix is stuck."""
+PROMISING = 1.15
+"""Of many candidates, searches are polished that elimination leaves with at most this times the smallest circuit."""
+SEVERAL = 10_000
+"""Candidates up to which a search also starts from the prefix; among more, only where it would end with more than that."""
 FEW = 64
 """Candidates up to which a polish drops one component at a time, several starts and swaps are tried, and a search is
 repeated on bootstrap samples: what costs many exact evaluations."""
@@ -61,45 +66,62 @@ class MinimalSearch:
             raise Interrupted(self._result(is_minimal=False)) from interrupt
 
     def _search(self) -> None:
-        """Searches from all starts; of the smallest circuits, that which explains most of the validation prompts."""
-        self._search_from("best share" if self._many else "all components", self._first_start())
-        self._search_from("prefix", self._prefix(self.prefix))
-        if self._few and self.scrutinise:
-            for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
-                self._search_from(f"random {i + 1}", start)
-        if self._many and (self.best is None or int(self.best.best.sum()) > STUCK * self.prefix):
-            self._search_from("learned mask", self._learned(self._first_start()))
+        """Searches from all starts, of which the promising ones are polished; of the smallest circuits, that which explains
+        most of the validation prompts."""
+        searches = {name: search for name, start in self._starts() if (search := self._eliminated(start))}
+        if self._many and self._is_stuck(searches):
+            learned = self._eliminated(self._learned(self._first_start()))
+            searches |= {} if learned is None else {"learned mask": learned}
+        smallest = min((search.size for search in searches.values()), default=0)
+        for name, search in searches.items():
+            if self._few or search.size <= PROMISING * smallest:
+                search.polish()
+            self.starts[name] = search.best.clone()
+        self.best = max(searches.values(), key=self._merit, default=None)
+        if "prefix" not in searches and (self.best is None or self.best.size > self.prefix):
+            self.best = self._joint_search(self._prefix(self.prefix)) or self.best
         if self.best is None:  # not even the prefix explains enough; all components do
             self.best = self._joint_search(self.objective.candidates.cpu(), required=True)
-        if self.best is not None and int(self.best.best.sum()) <= FEW:
+        if self.best is not None and self.best.size <= FEW:
             self.best.swap()
             self.best.polish()
 
-    def _search_from(self, name: str, start: Tensor) -> None:
-        search = self._joint_search(start)
-        if search is None:
-            return
-        self.starts[name] = search.best.clone()
-        if self.best is None or self._merit(search) > self._merit(self.best):
-            self.best = search
+    def _starts(self) -> Iterator[tuple[str, Tensor]]:
+        yield "best share" if self._many else "all components", self._first_start()
+        if int(self.objective.candidates.sum()) <= SEVERAL:
+            yield "prefix", self._prefix(self.prefix)
+        if self._few and self.scrutinise:
+            for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
+                yield f"random {i + 1}", start
+
+    def _is_stuck(self, searches: dict[str, JointSearch]) -> bool:
+        return self.prefix > FEW and all(search.size > STUCK * self.prefix for search in searches.values())
 
     def _joint_search(
+        self, start: Tensor, weights: Weights | None = None, required: bool = False
+    ) -> JointSearch | None:
+        """A finished search; none, if its start does not explain enough."""
+        search = self._eliminated(start, weights, required)
+        if search is not None:
+            search.polish()
+        return search
+
+    def _eliminated(
         self, start: Tensor, weights: Weights | None = None, required: bool = False
     ) -> JointSearch | None:
         search = JointSearch(self.objective, self.threshold, weights, self.report)
         search.at_once = 0.06 if self._few else 0.1
         if not search.start(start) and not (required and search.start(torch.ones_like(start))):
             return None
-        if self.best is None and weights is None:
+        if weights is None and (self.best is None or search.size < self.best.size):
             self.best = search  # what an interrupt keeps
         search.eliminate()
-        search.polish()
         return search
 
     def _merit(self, search: JointSearch) -> tuple[int, float]:
         """Smaller first; then what explains more of the validation prompts, which no choice of components depends on."""
         split = "validation" if "validation" in self.objective.effects else "fit"
-        return -int(search.best.sum()), self.objective.explained(search.best[None], split).item()
+        return -search.size, self.objective.explained(search.best[None], split).item()
 
     @property
     def _few(self) -> bool:
@@ -126,16 +148,28 @@ class MinimalSearch:
     def _learned(self, members: Tensor) -> Tensor:
         """The smallest circuit that explains enough among those that a learned mask orders; the members, if none does."""
 
-        def gradient(masks: Tensor) -> MaskGradient:
-            return self.objective.gradient(masks)
+        training = MaskTraining(seed=self.seed)
+        n, generator = len(self.objective.effects["fit"]), torch.Generator().manual_seed(self.seed)
 
-        ranked = learn_mask(gradient, members, self.threshold, MaskTraining(seed=self.seed), self.report)
-        sizes = torch.unique((len(ranked) * 0.85 ** torch.arange(24)).long().clamp(min=1))
-        masks = torch.zeros(len(sizes), self.objective.total, dtype=torch.bool)
-        for mask, size in zip(masks, sizes.tolist(), strict=True):
-            mask[ranked[:size]] = True
-        _, enough = self.objective.explained_enough(masks, self.threshold)
-        return masks[int(enough.int().argmax())] if enough.any() else members
+        def gradient(masks: Tensor) -> MaskGradient:
+            drawn = torch.randperm(n, generator=generator)[: training.prompts]
+            return self.objective.gradient(masks, torch.zeros(n).index_fill(0, drawn, 1.0))
+
+        ranked = learn_mask(gradient, members, self.threshold, training, self.report)
+        return self._smallest_share(ranked, members)
+
+    def _smallest_share(self, ranked: Tensor, members: Tensor) -> Tensor:
+        """The smallest share of ranked components that explains enough, by bisection; the members, if none is found."""
+        sizes = torch.unique((len(ranked) * 0.85 ** torch.arange(24)).long().clamp(min=1)).tolist()
+        low, high, best = 0, len(sizes), members
+        while low < high:
+            middle = (low + high) // 2
+            mask = torch.zeros_like(members).index_fill(0, ranked[: sizes[middle]], True)
+            if self.objective.explained_enough(mask[None], self.threshold)[1].item():
+                high, best = middle, mask
+            else:
+                low = middle + 1
+        return best
 
     def _result(self, is_minimal: bool) -> MinimalCircuit:
         assert self.best is not None

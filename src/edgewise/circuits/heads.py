@@ -13,6 +13,7 @@ from edgewise.circuits.memory import copies_at_once, in_chunks
 from edgewise.circuits.replay import RecordedRun, Replay
 from edgewise.circuits.result import ComponentCircuit
 from edgewise.circuits.search import Progress, Search
+from edgewise.gating.tap import tap
 
 
 class HeadEffects(NamedTuple):
@@ -29,9 +30,12 @@ class HeadEffects(NamedTuple):
         return (self.lost + self.restored) / 2
 
 
-def patch_all_heads(search: Search) -> HeadEffects:
-    """The effect of every head, on the prompts that are searched on."""
+def effects_of_heads(search: Search) -> HeadEffects:
+    """The effect of every head alone, on the prompts that are searched on: patched, or estimated by gradients."""
     n_heads = sum(outputs.shape[1] for outputs in search.replay.clean.outputs)
+    if not search.config.patch_heads:
+        with search.status(f"attributing {n_heads} heads"):
+            return estimate_head_effects(search.replay, search.config.max_bytes)
     with search.bar(f"patching {n_heads} heads", 2 * n_heads * search.replay.n) as progress:
         return head_effects(search.replay, search.config.max_bytes, progress)
 
@@ -78,6 +82,25 @@ def head_effects(replay: Replay, max_memory: int, progress: Progress = lambda co
         chunks.append(torch.stack([1 - chunk.explained(lost), chunk.explained(restored)]))
     both = torch.cat(chunks, -1).permute(0, 3, 1, 2)  # [2, n, layers, heads]
     return HeadEffects(both[0], both[1])
+
+
+def estimate_head_effects(replay: Replay, max_memory: int) -> HeadEffects:
+    """First-order estimates of the same (attribution patching): (clean - corrupt) . d metric / d output, by the gradient of
+    the clean run what is lost, by that of the corrupt run what is restored."""
+    chunks, layers = [], len(replay.clean.outputs)
+    for _, chunk in in_chunks(replay, max(1, copies_at_once(replay, max_memory) // layers)):
+        lost, restored = (_attribution(chunk, run) for run in (chunk.clean, chunk.corrupt))
+        chunks.append(torch.stack([lost, restored]) / chunk.effect[:, None, None])
+    both = torch.cat(chunks, 1)  # [2, n, layers, heads]
+    return HeadEffects(both[0], both[1])
+
+
+def _attribution(replay: Replay, base: RecordedRun) -> Tensor:  # -> [n, layers, heads]
+    with torch.enable_grad(), tap(replay.model, read=["outputs"]) as attention:
+        metric = replay.scores(0, base.hidden[0][None].detach().requires_grad_())[0].sum()
+        gradients = torch.autograd.grad(metric, [*attention.last["outputs"].values()])
+    runs = zip(replay.clean.outputs, replay.corrupt.outputs, gradients, strict=True)
+    return torch.stack([((clean - corrupt) * of_y).sum((2, 3)) for clean, corrupt, of_y in runs], 1)
 
 
 def patch_heads(

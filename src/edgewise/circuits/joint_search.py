@@ -22,8 +22,11 @@ _STAGES = (0.3, 0.6, 1.0)
 _PATIENCE = 4
 """Components that an elimination finds to be needed before it leaves the rest to exact search; twice as many in large
 circuits."""
-_BATCH = 64
-"""Circuits evaluated before a polish drops something; of larger circuits, those first that seemed to spare most before."""
+_BATCH, _MANY_BATCH = 64, 24
+"""Circuits evaluated before a polish drops something: of circuits up to the first number all, of larger ones as many as the
+second, those first that seemed to spare most before."""
+_FEW = 8
+"""Circuits evaluated at once on validation prompts, of which the first that explains enough is taken."""
 
 
 @dataclass
@@ -43,6 +46,10 @@ class JointSearch:
     """Share of the effect that the circuit explains without each of its components, as last measured; for others inf."""
     dropped: list[int] = field(default_factory=list, init=False)
     """Components in the order in which they were dropped."""
+
+    @property
+    def size(self) -> int:
+        return int(self.best.sum())
 
     def start(self, mask: Tensor) -> bool:
         """Begin at a circuit, bool [m]; false if it does not explain enough."""
@@ -88,12 +95,11 @@ class JointSearch:
             if not len(members):  # what no component carries, such as a last token that differs
                 return
             members = members[expected[members].argsort(descending=True, stable=True)]
-            for batch in members.split(_BATCH):
-                shares, enough = self._explained(_each_without(self.best, batch))
+            for batch in members.split(_BATCH if len(members) <= _BATCH else _MANY_BATCH):
+                shares = self._fit_shares(_each_without(self.best, batch))
                 expected[batch] = shares.float().cpu()
                 self.spared = expected
-                if enough.any():
-                    self._drop_together(batch[enough], shares[enough])
+                if self._drop_together(batch, shares):
                     break
             else:
                 return
@@ -103,40 +109,53 @@ class JointSearch:
         each of the `candidates` best, until none helps."""
         improved = True
         while improved:
-            gradient = self.objective.gradient(self.best[None], self._fit_weights()).gradient[0].cpu()
+            gradient = self._gradient(self.best)
             outside = (~self.best & self.objective.candidates.cpu()).nonzero()[:, 0]
             order = outside[gradient[outside].argsort(descending=True)]
             improved = any(self._swap_in(int(added)) for added in order[:candidates])
 
     def _swap_in(self, added: int) -> bool:
-        if self.best.sum() < 2:
+        """Of the components that the larger circuit's gradient finds least, that which costs least goes first."""
+        if self.size < 2:
             return False
-        larger = self.best.clone()
-        larger[added] = True
-        for others in (self.best.nonzero()[:, 0],) * 2:
-            others = others[larger[others]]
-            shares, enough = self._explained(_each_without(larger, others))
-            if not enough.any():
-                return False
-            larger = _without(larger, others[shares.masked_fill(~enough, -torch.inf).argmax()])
-        share = self._check(larger[None])
-        assert share is not None
-        self._move(larger, share)
-        return True
+        larger = _with(self.best, added)
+        gradient = self._gradient(larger)
+        others = self.best.nonzero()[:, 0]
+        others = others[gradient[others].argsort()][:_BATCH]
+        shares = self._fit_shares(_each_without(larger, others[: _BATCH // 4]))
+        if shares.max() < self.threshold:
+            return False
+        larger = _without(larger, others[shares.argmax()])
+        others = others[larger[others]]
+        shares = self._fit_shares(_each_without(larger, others[: _BATCH // 2]))
+        return self._drop_one(larger, others[: len(shares)], shares)
 
-    def _drop_together(self, members: Tensor, shares: Tensor) -> None:
-        """Drop as many of the members as the circuit can spare, those that cost least first; one of them it can."""
+    def _drop_together(self, members: Tensor, shares: Tensor) -> bool:
+        """Drop as many of the members as the circuit can spare, those that cost least first; false if it can spare none."""
         order = shares.argsort(descending=True)
-        members, shares = members[order], shares[order]
-        count = min(len(members), 1 + int(self.at_once * int(self.best.sum())))
+        order = order[shares[order] >= self.threshold]
+        count = min(len(order), 1 + int(self.at_once * self.size))
         while count > 1:
-            smaller = _without(self.best, members[:count])
+            smaller = _without(self.best, members[order[:count]])
             share = self._check(smaller[None])
             if share is not None:
                 self._move(smaller, share)
-                return
+                return True
             count //= 2
-        self._move(_without(self.best, members[:1]), shares[0].item())
+        return self._drop_one(self.best, members, shares)
+
+    def _drop_one(self, mask: Tensor, members: Tensor, shares: Tensor) -> bool:
+        """Move to the circuit without that member which costs least among those it can spare, given the shares on the fit
+        prompts without each; validation prompts are computed for these only, a few at a time."""
+        order = shares.argsort(descending=True)
+        order = order[shares[order] >= self.threshold]
+        for few in order.split(_FEW) if len(order) else ():
+            _, enough = self._explained(_each_without(mask, members[few]))
+            if enough.any():
+                best = few[int(enough.int().argmax())]
+                self._move(_without(mask, members[best]), shares[best].item())
+                return True
+        return False
 
     def members(self) -> list[int]:
         """The circuit's components, those first that the rest can spare least."""
@@ -149,12 +168,14 @@ class JointSearch:
 
     def _by_gradient(self) -> Tensor:
         """The circuit's components, that of least gradient first, int64."""
-        gradient = self.objective.gradient(self.best[None], self._fit_weights()).gradient[0].cpu()
         members = self.best.nonzero()[:, 0]
-        return members[gradient[members].argsort()]
+        return members[self._gradient(self.best)[members].argsort()]
 
-    def _fit_weights(self) -> Tensor | None:
-        return (self.weights or {}).get("fit")
+    def _gradient(self, mask: Tensor) -> Tensor:
+        return self.objective.gradient(mask[None], (self.weights or {}).get("fit")).gradient[0].cpu()
+
+    def _fit_shares(self, masks: Tensor) -> Tensor:
+        return self.objective.explained(masks, "fit", self.weights)
 
     def _explained(self, masks: Tensor, threshold: float | None = None) -> tuple[Tensor, Tensor]:
         return self.objective.explained_enough(masks, threshold or self.threshold, self.weights)
@@ -172,6 +193,12 @@ class JointSearch:
         self.path.sizes.append(int(mask.sum()))
         self.path.fit.append(share)
         self.report(self.path.sizes[-1], share)
+
+
+def _with(mask: Tensor, component: int) -> Tensor:
+    larger = mask.clone()
+    larger[component] = True
+    return larger
 
 
 def _without(mask: Tensor, components: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ Gradient = Callable[[Tensor], MaskGradient]
 class MaskTraining:
     """How a mask is learned."""
 
-    steps: int = 120
+    steps: int = 80
     learning_rate: float = 0.3
     copies: int = 1
     """Samples of the mask in each step."""
@@ -40,6 +40,8 @@ class MaskTraining:
     damping: float = 1.0
     tolerance: float = 0.8
     """Share of the constraint's slack that the mask is trained to: exact circuits lose a little when noise goes."""
+    prompts: int = 8
+    """Fit prompts in each step, drawn anew: more prompts cost no more."""
     seed: int = 0
 
 

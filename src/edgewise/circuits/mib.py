@@ -48,11 +48,16 @@ class Faithfulness:
         return _area([abs(1 - share) for share in self.explained])
 
 
+def circuit_sizes(total: int) -> list[int]:
+    """MIB's sizes of a circuit among `total` edges."""
+    return [int(size * total) for size in SIZES]
+
+
 def measure_faithfulness(objective: Objective, ranking: Tensor, split: Split = "test") -> Faithfulness:
     """Measure a ranking, int64 [m], the most important component first."""
     masks = torch.zeros(len(SIZES), objective.total, dtype=torch.bool)
-    for mask, size in zip(masks, SIZES, strict=True):
-        mask[ranking[: int(size * objective.total)]] = True
+    for mask, size in zip(masks, circuit_sizes(objective.total), strict=True):
+        mask[ranking[:size]] = True
     return Faithfulness(objective.explained(masks, split).tolist())
 
 

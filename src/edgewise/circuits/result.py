@@ -112,6 +112,8 @@ class ModelCircuit:
     """What MIB's JSON says of the model: n_layers, n_heads, parallel_attn_mlp, d_model."""
     head_head_edges: tuple[int, int] | None = None
     """Pairs of heads joined by an edge of the circuit, and all pairs of heads that an edge joins."""
+    edges_at_tokens: MinimalCircuit | None = None
+    """Token-level circuit: the minimal circuit's edges, each at as few tokens as explain enough."""
     token_edges: TokenEdgeCounts | None = None
 
     def counts(self) -> dict[str, float | None]:
@@ -123,6 +125,7 @@ class ModelCircuit:
             "heads_per_prompt": None if heads is None else heads.prefix.per_prompt[0],
             "edges": None if edges is None else edges.prefix.needed,
             "edges_minimal": _minimal_size(edges),
+            "edges_at_tokens": None if self.edges_at_tokens is None else self.edges_at_tokens.size,
             "edges_per_prompt": None if edges is None else edges.prefix.per_prompt[0],
             "head_head_edges": None if pairs is None else pairs[0],
             "open_token_edges": None if token is None else statistics.fmean(token.open),
@@ -218,10 +221,14 @@ def _minimal(circuit: ComponentCircuit | None) -> str:
 
 
 def _held_out(circuit: ComponentCircuit | None) -> str:
-    """What the minimal circuit explains of prompts that nothing was chosen by; of a small task, of all its prompts."""
-    if circuit is None or circuit.minimal is None:
+    return "-" if circuit is None else _explained(circuit.minimal)
+
+
+def _explained(circuit: MinimalCircuit | None) -> str:
+    """What a minimal circuit explains of prompts that nothing was chosen by; of a small task, of all its prompts."""
+    if circuit is None:
         return "-"
-    explained = circuit.minimal.explained
+    explained = circuit.explained
     return f"{explained.held_out:.2f}" + ("" if explained.test is not None else " (not held out)")
 
 
@@ -248,6 +255,10 @@ def _stability(circuit: ComponentCircuit | None) -> str:
 
 def _size_per_prompt(circuit: ComponentCircuit | None) -> str:
     return "-" if circuit is None else "{:,.1f} ± {:,.1f}".format(*circuit.prefix.per_prompt)
+
+
+def _at_tokens(model: ModelCircuit) -> str:
+    return "-" if model.edges_at_tokens is None else f"{model.edges_at_tokens.size:,}"
 
 
 def _head_pairs(model: ModelCircuit) -> str:
@@ -279,13 +290,15 @@ _ROWS: list[tuple[str, Callable[[ModelCircuit], str], str]] = [  # label, cell o
     ("  edges explain, held out", lambda m: _held_out(m.edges), ""),
     ("  edges, random / complement", lambda m: _random(m.edges), ""),
     ("  edges, shuffled answers", lambda m: _shuffled(m.edges), ""),
+    ("edges at tokens, minimal", _at_tokens, "edges_at_tokens"),
+    ("  edges at tokens explain", lambda m: _explained(m.edges_at_tokens), ""),
     ("edges per prompt", lambda m: _size_per_prompt(m.edges), "edges_per_prompt"),
     ("pairs of heads joined", _head_pairs, "head_head_edges"),
     ("token edges open", lambda m: _mean(m, "open_token_edges"), "open_token_edges"),
     ("token edges used", lambda m: _mean(m, "token_edges"), "token_edges"),
     ("first heads", _first_heads, ""),
 ]
-_EDGE_ROWS = {label for label, _, _ in _ROWS if "edges" in label and "token" not in label} | {
+_EDGE_ROWS = {label for label, _, _ in _ROWS if "edges" in label and "token edges" not in label} | {
     "pairs of heads joined"
 }
 _MINIMAL_ROWS = {label for label, _, _ in _ROWS if label.startswith("  ") or label.endswith("minimal")}

@@ -9,6 +9,7 @@ from edgewise.circuits.joint_search import Report
 from edgewise.circuits.replay import Replay
 from edgewise.core.console import Display
 from edgewise.tasks.pairs import Split
+from edgewise.tasks.roles import Roles
 
 Progress = Callable[[int], Any]
 """Called with the number of patched prompts, or prompts, that are finished."""
@@ -22,6 +23,8 @@ class Search(NamedTuple):
     """Of all prompts to search on."""
     splits: dict[Split, Replay]
     """The same, split, and the held-out prompts."""
+    roles: dict[Split, Roles]
+    """Of the tokens of each split's prompts."""
     config: CircuitConfig
     display: Display
 

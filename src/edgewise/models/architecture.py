@@ -8,6 +8,7 @@ one that knows them; whether it is right about a model is checked on the model i
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -115,13 +116,28 @@ class Layer:
         """W_Q, W_K or W_V and its bias: they map the normalised residual stream to each head's queries, keys or values."""
         which, columns = self.columns[kind]
         matrix, bias = weight_and_bias(self.projections[which])
-        return matrix[columns].transpose(1, 2), None if bias is None else bias[columns][:, None]
+        rows = self.slices[kind]
+
+        def of_heads(x: Tensor) -> Tensor:
+            return x[columns] if rows is None else x[rows].unflatten(0, columns.shape)
+
+        return of_heads(matrix).transpose(1, 2), None if bias is None else of_heads(bias)[:, None]
+
+    @cached_property
+    def slices(self) -> dict[str, slice | None]:
+        """The same columns as slices, which cost no copy; None where they are not beside each other."""
+        return {kind: _as_slice(columns.flatten().tolist()) for kind, (_, columns) in self.columns.items()}
 
     @property
     def out_weights(self) -> Tensor:  # -> [heads, d, D]
         """W_O: maps each head's output to its term of the attention output."""
         matrix, _ = weight_and_bias(self.out)
         return matrix.T.unflatten(0, (self.heads, -1))
+
+
+def _as_slice(numbers: list[int]) -> slice | None:
+    first, end = numbers[0], numbers[0] + len(numbers)
+    return slice(first, end) if numbers == [*range(first, end)] else None
 
 
 @dataclass(frozen=True)
