@@ -4,6 +4,7 @@ python pull_from_hub.py FOLDER     the last line is JSON: a name for each way ->
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from hosts import host, text
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import edgewise
@@ -69,6 +70,27 @@ opened("force_download", force_download=True)
 opened("token", token="hf_of_the_tests")
 opened("trust_remote_code", trust_remote_code=True)
 opened("no such repository", "someone/nothing")
+opened("commit", revision=HfApi().model_info(NAME).sha)
+together: dict[str, Any] = {
+    "revision": "v2", "dtype": "float32", "device_map": "cpu", "token": os.environ["HF_TOKEN"], "cache_dir": folder / "all",
+    "local_files_only": False, "use_safetensors": True, "low_cpu_mem_usage": True, "trust_remote_code": False,
+}  # fmt: skip
+opened("all together", **together)
+opened("all together, offline", **together | {"local_files_only": True})
+for opener in (AutoModelForCausalLM, edgewise.SparseTwin):
+    see(
+        f"{opener.__name__}, dtype",
+        lambda opener=opener: str(opener.from_pretrained(NAME, dtype="bfloat16").dtype),
+    )
+
+model.push_to_hub("someone/private", private=True)
+token = os.environ.pop("HF_TOKEN")  # huggingface_hub looks there at every call
+opened("token of a private one", "someone/private", token=token, cache_dir=folder / "private")
+opened("private without a token", "someone/private", cache_dir=folder / "refused")
+os.environ["HF_TOKEN"] = token
+opened("private by the environment's token", "someone/private", cache_dir=folder / "environment")
+opened("private, token=False", "someone/private", token=False, cache_dir=folder / "refused")
+
 see("edgewise.load", lambda: total(edgewise.load(NAME)))
 see("config", lambda: AutoConfig.from_pretrained(NAME).num_hidden_layers)
 
@@ -82,10 +104,52 @@ pulled = edgewise.Transcoder.from_pretrained(
 seen["transcoder"] = max(
     float((a - b).abs().max()) for a, b in zip(pulled.parameters(), transcoder.parameters(), strict=True)
 )
+stored: Any = {"model": twin, "cache_dir": folder / "transcoders", "local_files_only": True}
+
+
+def activations(pulled: edgewise.Transcoder) -> float:
+    assert isinstance(pulled, edgewise.Transcoder) and not pulled.training
+    return float(pulled.encoder.double().sum())
+
+
+seen["encoder"] = activations(transcoder)
+with torch.no_grad():
+    changed = edgewise.Transcoder.from_pretrained("someone/transcoder", **stored)
+    changed.encoder.mul_(2)
+changed.push_to_hub("someone/transcoder", revision="twice")
+changed.save_pretrained(folder / "transcoder")
+pull = edgewise.Transcoder.from_pretrained
+see("transcoder, local_files_only", lambda: activations(pull("someone/transcoder", **stored)))
+see("transcoder, revision", lambda: activations(pull("someone/transcoder", revision="twice")))
+see("transcoder, folder", lambda: activations(pull(folder / "transcoder", model=twin)))
+see("transcoder, subfolder", lambda: activations(pull(folder, subfolder="transcoder")))
+see("transcoder, no such revision", lambda: activations(pull("someone/transcoder", revision="v3")))
+see(
+    "transcoder, token=False",
+    lambda: activations(pull("someone/transcoder", token=False, cache_dir=folder / "refused")),
+)
+see(
+    "transcoder, dtype",
+    lambda: str(pull(folder / "transcoder", dtype="bfloat16", device_map="auto").encoder.dtype),
+)
+see(
+    "transcoder, two devices",
+    lambda: str(pull(folder / "transcoder", device_map={"encoder": "cpu", "decoders": "cpu"})),
+)
 see("no transcoder", lambda: edgewise.Transcoder.from_pretrained(NAME, model=twin).layers)
 see("pushed without a right to", lambda: model.push_to_hub(NAME, token="hf_wrong"))
 PROMPT = 'The opposite of " large " is "'
 see("tokenizer", lambda: AutoTokenizer.from_pretrained("someone/pocket-sparse")(PROMPT)["input_ids"])
 generate = pipeline("text-generation", model="someone/pocket-sparse")
 see("pipeline", lambda: generate(PROMPT, max_new_tokens=1, return_full_text=False)[0]["generated_text"])
+options: Any = {
+    "model": "someone/pocket-sparse",
+    "revision": "main",
+    "dtype": "bfloat16",
+    "device_map": "cpu",
+}
+see("pipeline with options", lambda: str(pipeline("text-generation", **options).model.dtype))
+constants.HF_HUB_OFFLINE = True
+opened("offline", "someone/pocket-sparse")
+see("edgewise.load, offline", lambda: total(edgewise.load(NAME)))
 print(json.dumps(seen))

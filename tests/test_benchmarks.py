@@ -2,7 +2,10 @@
 
 import functools
 import json
+import os
 import re
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, cast
@@ -105,6 +108,23 @@ def test_the_command_line_hands_over(task_folder, tmp_path):
     )
     assert code == 0, err
     assert "opposites" in out and len(json.loads((tmp_path / "scores.json").read_text())) == 2
+
+
+@pytest.mark.slow
+def test_the_harness_s_own_command_line_scores_a_twin_end_to_end(task_folder, tmp_path):
+    """`python -m edgewise.measure.lm_eval_model` is `lm_eval` with the model type, whatever its release."""
+    arguments = [
+        "run", "--model", "edgewise", "--model_args", "pretrained=pocket-sparse,dtype=float32", "--tasks", "opposites",
+        "--include_path", str(task_folder), "--output_path", str(tmp_path / "out"), "--device", "cpu",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "edgewise.measure.lm_eval_model", *arguments],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    (written,) = (tmp_path / "out").rglob("results*.json")
+    scores = json.loads(written.read_text())["results"]
+    assert scores["opposites"]["acc,none"] == pytest.approx(by_hand("pocket-sparse"))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Checkpoints: what is saved comes back to the bit, and never as something else."""
 
 import copy
+import inspect
 import itertools
 import json
 import os
@@ -17,7 +18,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import gelu, layer_norm
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.models.bert import BertConfig, BertForMaskedLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
@@ -207,6 +208,30 @@ def test_auto_classes_honour_or_refuse_what_they_are_given(tmp_path):
     for publish in (edgewise.SparseTwin.save_pretrained, edgewise.SparseTwin.push_to_hub):
         with pytest.raises(EdgewiseError, match="this model is dense"):
             publish(edgewise.install(host("llama")), tmp_path / "other")
+
+
+def test_a_twin_opens_with_every_argument_that_transformers_names(tmp_path):
+    """Those that mean nothing for a folder or a twin change nothing."""
+    model = trained_twin()
+    edgewise.save(model, tmp_path / "twin")
+    given: dict[str, Any] = {
+        "config": AutoConfig.from_pretrained(tmp_path / "twin"), "cache_dir": tmp_path / "cache", "token": False,
+        "ignore_mismatched_sizes": False, "force_download": False, "local_files_only": True, "revision": "main",
+        "use_safetensors": True, "weights_only": True, "fusion_config": None, "disable_mmap": True,
+    }  # fmt: skip
+    named = inspect.signature(PreTrainedModel.from_pretrained).parameters.values()
+    known = {p.name for p in named if p.kind is p.KEYWORD_ONLY}
+    assert known - given.keys() == set(), "transformers has an argument that nobody has thought of"
+    given |= {
+        "dtype": "auto", "device_map": "auto", "max_memory": {"cpu": "8GB"}, "offload_folder": tmp_path / "offload",
+        "offload_buffers": True, "low_cpu_mem_usage": True, "trust_remote_code": False, "code_revision": None,
+        "proxies": None, "subfolder": "", "variant": None, "quantization_config": None, "adapter_kwargs": {},
+        "generation_config": GenerationConfig(max_new_tokens=7), "attn_implementation": "edgewise", "use_kernels": False,
+        "allow_all_kernels": False, "tp_plan": None, "key_mapping": None, "gguf_file": None, "state_dict": None,
+    }  # fmt: skip
+    for open_twin in (AutoModelForCausalLM.from_pretrained, edgewise.SparseTwin.from_pretrained):
+        twin: Any = open_twin(tmp_path / "twin", **given)
+        assert torch.equal(logits(twin), logits(model)) and twin.generation_config.max_new_tokens == 7
 
 
 def test_a_twin_that_is_partly_on_disk_gives_the_same_logits(tmp_path):

@@ -38,7 +38,8 @@ def published(tmp_path_factory) -> tuple[Hub, dict[str, object]]:
 
 
 WAYS = (
-    "by name", "main", "device_map", "cache_dir", "local_files_only", "force_download", "token", "trust_remote_code",
+    "by name", "main", "commit", "device_map", "cache_dir", "local_files_only", "force_download", "token",
+    "trust_remote_code",
 )  # fmt: skip
 
 
@@ -50,11 +51,32 @@ def test_a_twin_on_the_hub_opens_with_the_arguments_of_a_dense_model(way, opener
 
 
 @pytest.mark.parametrize("opener", ["auto", "SparseTwin"])
-@pytest.mark.parametrize("way", ["v2", "subfolder"])
+@pytest.mark.parametrize("way", ["v2", "subfolder", "all together", "all together, offline"])
 def test_another_revision_is_another_model(way, opener, published):
     _, seen = published
     assert seen[f"{opener}, {way}"] == pytest.approx(seen["v2"], rel=1e-6)
     assert abs(seen["v2"] - seen["main"]) > 1e-3
+
+
+@pytest.mark.parametrize("opener", ["auto", "SparseTwin"])
+def test_a_private_twin_opens_with_its_token_only(opener, published):
+    _, seen = published
+    for way in ("token of a private one", "private by the environment's token"):
+        assert seen[f"{opener}, {way}"] == pytest.approx(seen["v2"], rel=1e-6), way
+    for way in ("private without a token", "private, token=False"):
+        assert "someone/private" in seen[f"{opener}, {way}"], way
+
+
+def test_a_twin_has_the_precision_that_was_asked_for(published):
+    _, seen = published
+    assert seen["AutoModelForCausalLM, dtype"] == seen["SparseTwin, dtype"] == "torch.bfloat16"
+    assert seen["pipeline with options"] == "torch.bfloat16"
+
+
+def test_offline_a_twin_opens_from_the_cache(published):
+    _, seen = published
+    assert seen["edgewise.load, offline"] == pytest.approx(seen["main"], rel=1e-6)
+    assert isinstance(seen["auto, offline"], float) and seen["auto, offline"] == seen["SparseTwin, offline"]
 
 
 def test_edgewise_load_config_tokenizer_and_pipeline(published):
@@ -82,6 +104,13 @@ def test_what_is_uploaded_is_a_twin(published):
 def test_transcoders_go_to_the_hub_and_back(published):
     hub, seen = published
     assert seen["transcoder"] == 0 and hub.repositories["someone/transcoder"].private
+    assert seen["transcoder, local_files_only"] == pytest.approx(seen["encoder"])
+    for way in ("revision", "folder", "subfolder"):
+        assert seen[f"transcoder, {way}"] == pytest.approx(2 * seen["encoder"]), way
+    assert seen["transcoder, dtype"] == "torch.bfloat16"
+    assert "has no revision v3" in seen["transcoder, no such revision"]
+    assert "no model named someone/transcoder" in seen["transcoder, token=False"]
+    assert "`device_map` one device" in seen["transcoder, two devices"]
     assert "holds something else" in seen["no transcoder"] or "no transcoder" in seen["no transcoder"]
 
 

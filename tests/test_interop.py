@@ -1,13 +1,24 @@
 """A twin where a model of transformers goes: generate, pipeline, Trainer, PEFT, nnsight."""
 
+import copy
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from hosts import host, padding, text
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedModel, Trainer, TrainingArguments, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
 
 import edgewise
 from edgewise import EdgewiseError
@@ -71,6 +82,35 @@ def test_beam_search_gives_the_most_probable_of_its_beams(twin):
     chosen = logprobs[:, 7:-1].gather(-1, out.sequences[:, 8:, None]).sum((1, 2))
     torch.testing.assert_close(chosen, out.sequences_scores, rtol=1e-4, atol=1e-4)
     assert (chosen.view(2, 3).diff(dim=1) <= 1e-4).all()
+
+
+def test_sampling_and_lookup_draw_from_the_gated_model(twin):
+    """The scores of sampled tokens are the gated logits; prompt lookup, which verifies guesses, gives greedy tokens."""
+    ids = text(batch=1, length=8)
+    torch.manual_seed(0)
+    out = twin.generate(
+        ids, max_new_tokens=5, do_sample=True, temperature=1.0, top_k=0, return_dict_in_generate=True, output_logits=True,
+        eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    with torch.no_grad():
+        logits = twin(input_ids=out.sequences, use_cache=False).logits
+    torch.testing.assert_close(torch.stack(out.logits, 1), logits[:, 7:-1], rtol=1e-4, atol=1e-4)
+    repeated = ids[:, :4].repeat(1, 3)
+    out = twin.generate(
+        repeated,
+        max_new_tokens=6,
+        do_sample=False,
+        prompt_lookup_num_tokens=3,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    assert torch.equal(out, greedy(twin, repeated, 6))
+
+
+def test_continuous_batching_is_refused(twin):
+    for model in (twin, copy.deepcopy(twin)):
+        with pytest.raises(EdgewiseError, match="continuous batching"):
+            model.generate_batch([[1, 2, 3]], max_new_tokens=2)
 
 
 def test_pipeline_opens_a_twin_by_folder(tmp_path):
@@ -153,6 +193,22 @@ def test_lora_on_top_of_a_twin_trains_and_merges(twin, tmp_path):
         torch.testing.assert_close(edgewise.load(tmp_path / "merged")(input_ids=ids).logits, trained)
 
 
+def test_an_adapter_of_a_twin_opens_on_its_twin(twin, tmp_path):
+    """As `AutoModelForCausalLM.from_pretrained` opens the folder of a LoRA adapter: on the base that it names."""
+    peft = pytest.importorskip("peft")
+    edgewise.save(twin, tmp_path / "twin")
+    base = edgewise.load(tmp_path / "twin")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    adapted = peft.get_peft_model(base, config).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    opened = AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    assert edgewise.gate_config(opened) == edgewise.gate_config(twin)
+    with torch.no_grad():
+        expected = adapted(input_ids=text()).logits
+        assert not torch.allclose(twin(input_ids=text()).logits, expected)
+        torch.testing.assert_close(opened(input_ids=text()).logits, expected)
+
+
 # ------------------------------------------------------------- other tools; torch.compile is in test_operator.py
 
 
@@ -163,19 +219,95 @@ def test_servers_that_know_the_hosts_architecture_do_not_find_it_in_a_twins_conf
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["SparseTwin"]
 
 
-def test_every_row_of_the_table_of_tools_names_what_holds_it():
-    """A line that works names its test here; one that is refused or warned of says what to do instead."""
-    table = (
-        (Path(__file__).parent.parent / "docs/interop.md")
-        .read_text()
-        .partition("## What works where")[2]
-        .partition("\n## ")[0]
-    )
+HELD_BY = {
+    "edgewise.load": ["hub::test_edgewise_load_config_tokenizer_and_pipeline"],
+    "AutoModelForCausalLM, SparseTwin": [
+        "hub::test_a_twin_on_the_hub_opens_with_the_arguments_of_a_dense_model",
+        "hub::test_another_revision_is_another_model",
+        "hub::test_a_private_twin_opens_with_its_token_only",
+        "hub::test_a_twin_has_the_precision_that_was_asked_for",
+        "checkpoint::test_auto_classes_honour_or_refuse_what_they_are_given",
+        "checkpoint::test_a_twin_that_is_partly_on_disk_gives_the_same_logits",
+    ],
+    "AutoModelForCausalLM without edgewise": [
+        "checkpoint::test_plain_transformers_never_gives_the_dense_logits"
+    ],
+    "trust_remote_code": ["interop::test_a_twin_carries_no_code"],
+    "AutoConfig": ["hub::test_edgewise_load_config_tokenizer_and_pipeline"],
+    "Transcoder": ["hub::test_transcoders_go_to_the_hub_and_back"],
+    "push_to_hub": [
+        "hub::test_what_is_uploaded_is_a_twin",
+        "hub::test_every_upload_has_a_model_card_that_the_hub_can_read",
+    ],
+    'pipeline("text-generation")': ["interop::test_pipeline_opens_a_twin_by_folder"],
+    "generate": [
+        "interop::test_generate_follows_the_gates",
+        "interop::test_sampling_and_lookup_draw_from_the_gated_model",
+        "interop::test_a_batch_padded_left_generates_what_its_texts_do_alone",
+        "interop::test_beam_search_gives_the_most_probable_of_its_beams",
+    ],
+    "generate_batch (continuous batching)": ["interop::test_continuous_batching_is_refused"],
+    "Trainer": [
+        "interop::test_the_trainer_trains_and_checkpoints_a_twin",
+        "interop::test_training_mode_does_not_make_gates_sample",
+    ],
+    "peft": ["interop::test_lora_on_top_of_a_twin_trains_and_merges"],
+    "torch.compile": ["operator::test_twin_compiles_as_one_graph"],
+    'attn_implementation="sdpa", set_attn_implementation': [
+        "checkpoint::test_auto_classes_honour_or_refuse_what_they_are_given",
+        "install::test_switching_the_attention_of_a_twin_is_refused",
+    ],
+    "variant, gguf_file, state_dict, tp_plan": [
+        "checkpoint::test_auto_classes_honour_or_refuse_what_they_are_given"
+    ],
+    "lm-evaluation-harness": [
+        "benchmarks::test_accuracy_is_that_of_the_gated_model",
+        "benchmarks::test_the_harness_opens_a_twin_by_the_entry_point",
+        "benchmarks::test_the_harness_s_own_command_line_scores_a_twin_end_to_end",
+    ],
+    "nnsight": ["interop::test_nnsight_reads_and_patches_the_sparse_model"],
+    "TransformerLens": ["interop::test_transformer_lens_runs_another_model"],
+    "circuit-tracer, Neuronpedia": [
+        "tracing::test_the_exported_graph_fits_neuronpedias_schema",
+        "tracing::test_a_graph_is_read_with_error_nodes_named_as_now_or_as_before",
+    ],
+    "MIB": ["joint_search::test_mib_graphs_are_read_back_as_they_were_written"],
+    "vLLM, SGLang": [
+        "interop::test_servers_that_know_the_hosts_architecture_do_not_find_it_in_a_twins_config"
+    ],
+}
+"""Each line of the table in docs/interop.md, and the tests that hold it."""
+
+
+def test_a_twin_carries_no_code(twin, tmp_path):
+    edgewise.save(twin, tmp_path)
+    assert "auto_map" not in (tmp_path / "config.json").read_text() and not list(tmp_path.rglob("*.py"))
+
+
+def test_every_line_of_the_table_of_tools_is_held_by_a_test():
+    tests = Path(__file__).parent
+    guide = (tests.parent / "docs/interop.md").read_text()
+    table = guide.partition("## What works where")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith(("| `", "| ["))]
-    assert len(rows) >= 14
-    for tool, verdict, how in rows:
-        assert verdict.strip() in {"works", "refused", "wrong: do not"}, tool
-        assert how.strip(), tool
+    plain = [re.sub(r"`|\[|\]\([^)]*\)| \d[\d.]*", "", tool).strip() for tool, _, _ in rows]
+    assert plain == list(HELD_BY)
+    for name, (_, verdict, how) in zip(plain, rows, strict=True):
+        assert verdict.strip() in {"works", "refused", "wrong: do not"} and how.strip(), name
+        for file, _, test in (held.partition("::") for held in HELD_BY[name]):
+            assert f"def {test}(" in (tests / f"test_{file}.py").read_text(), (name, file, test)
+
+
+def test_transformer_lens_runs_another_model():
+    """It loads the weights and computes attention itself: what it gives is the dense model's, and nothing says so."""
+    pytest.importorskip(
+        "transformer_lens", reason="transformer_lens is not installed: pip install transformer-lens"
+    )
+    script = Path(__file__).parent.parent / "benchmarks/peer_twin.py"
+    out = subprocess.run(
+        [sys.executable, script, "transformer_lens"], capture_output=True, text=True, check=True
+    )
+    seen = json.loads(out.stdout.splitlines()[-1])
+    assert seen["calls"] == 0 and seen["from_dense"] < 1e-3 < seen["from_twin"]
 
 
 def test_nnsight_reads_and_patches_the_sparse_model(twin):

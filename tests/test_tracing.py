@@ -17,8 +17,9 @@ from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.tracing.config import TraceConfig
 from edgewise.tracing.export import LIST, graph_json, write_graph
+from edgewise.tracing.graph_file import read_graph
 from edgewise.tracing.result import Trace
-from edgewise.tracing.schema import Node
+from edgewise.tracing.schema import Link, Node
 from edgewise.tracing.trace import trace
 from edgewise.tracing.traces import Traces
 
@@ -146,6 +147,73 @@ def test_the_exported_graph(pocket_trace: Trace, tmp_path: Path):
     for link in carried:
         total = link["straight"] + sum(weight for _, weight in link["heads"])
         assert total == pytest.approx(link["weight"], abs=0.06 * abs(link["weight"]) + 1e-3)
+
+
+def old_names(content: dict) -> dict:
+    """A graph as circuit-tracer wrote it until July 2026: errors are called 0_{layer}_{position}."""
+    content = json.loads(json.dumps(content))
+    old = {
+        node["node_id"]: f"0_{node['layer']}_{node['ctx_idx']}"
+        for node in content["nodes"]
+        if node["feature_type"] == "mlp reconstruction error"
+    }
+    assert old
+    for node in content["nodes"]:
+        node["node_id"] = old.get(node["node_id"], node["node_id"])
+    for link in content["links"]:
+        link.update({end: old.get(link[end], link[end]) for end in ("source", "target")})
+    return content
+
+
+def with_a_feature_and_an_error(trace: Trace, feature_layer: int) -> Trace:
+    """Two sources of the logit: feature 3 of a layer and the error of layer 3, both at position 2."""
+    feature = Node(f"{feature_layer}_3_2", "feature", feature_layer, 3, 2, "of", 0.1, 1.0, 2)
+    error, logit = Node("error_3_2", "error", 3, -1, 2, "of", 0.1), trace.nodes[-1]
+    links = [Link(node.id, logit.id, weight, 0.1, 0.0) for node, weight in ((feature, 0.5), (error, -0.25))]
+    return replace(
+        trace, nodes=[feature, error, logit], links=links, clusters=[], head_shares=trace.head_shares[:2]
+    )
+
+
+def test_a_graph_is_read_with_error_nodes_named_as_now_or_as_before(pocket_trace: Trace, tmp_path: Path):
+    for trace in (with_a_feature_and_an_error(pocket_trace, 1), pocket_trace):
+        content = graph_json(trace)
+        (tmp_path / "new.json").write_text(json.dumps(content))
+        (tmp_path / "old.json").write_text(json.dumps(old_names(content)))
+        graph = read_graph(tmp_path / "new.json")
+        assert read_graph(tmp_path / "old.json") == graph
+        assert [node.id for node in graph.nodes] == [node["node_id"] for node in content["nodes"]]
+        assert [(node.kind, node.number, node.position) for node in graph.nodes] == [
+            (node.kind, node.number, node.position) for node in trace.nodes
+        ]
+        assert [link.weight for link in graph.links] == [link["weight"] for link in content["links"]]
+        assert graph.tokens == trace.tokens and graph.model == trace.model
+
+
+def test_an_old_name_that_a_feature_has_too_is_refused(pocket_trace: Trace, tmp_path: Path):
+    content = graph_json(with_a_feature_and_an_error(pocket_trace, 0))
+    (tmp_path / "new.json").write_text(json.dumps(content))
+    assert len(read_graph(tmp_path / "new.json").nodes) == 3
+    (tmp_path / "old.json").write_text(json.dumps(old_names(content)))
+    with pytest.raises(EdgewiseError, match="two nodes are called 0_3_2"):
+        read_graph(tmp_path / "old.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content["links"].append({"source": "9_9_9", "target": "9_9_9", "weight": 0.1}), "leads to 9_9_9"),
+        (lambda content: content["nodes"][0].update(ctx_idx="first"), r"nodes\[0\].ctx_idx"),
+        (lambda content: content["nodes"].append({**content["nodes"][0], "node_id": "name"}), "'name' is no id"),
+        (lambda content: content.pop("metadata"), "that circuit-tracer, Neuronpedia or edgewise wrote"),
+    ],
+)  # fmt: skip
+def test_a_damaged_graph_is_one_line(pocket_trace: Trace, tmp_path: Path, change, message):
+    content = graph_json(pocket_trace)
+    change(content)
+    (tmp_path / "graph.json").write_text(json.dumps(content))
+    with pytest.raises(EdgewiseError, match=message):
+        read_graph(tmp_path / "graph.json")
 
 
 def test_viewers_thresholds_keep_the_most_influential_nodes(pocket_trace: Trace):

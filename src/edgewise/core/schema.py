@@ -43,7 +43,12 @@ def read_json(path: str | Path, what: str = "result", *, max_bytes: int = MAX_BY
 
 
 def read_as(
-    schema: type[Schema] | Any, path: str | Path, what: str = "result", *, max_bytes: int = MAX_BYTES
+    schema: type[Schema] | Any,
+    path: str | Path,
+    what: str = "result",
+    *,
+    max_bytes: int = MAX_BYTES,
+    writer: str = "edgewise",
 ) -> Schema:
     """Read a JSON file as a dataclass or any other type. An error names the file and the field that is wrong.
 
@@ -52,6 +57,7 @@ def read_as(
         path: The file.
         what: What the file should hold, for the error.
         max_bytes: Largest file that is read.
+        writer: Who writes such files, for the error.
     """
     from pydantic import ValidationError  # takes a tenth of a second
 
@@ -60,9 +66,9 @@ def read_as(
     try:
         return _adapter(schema).validate_json(content, strict=True)
     except ValidationError as error:
-        raise EdgewiseError(f"{path} holds no {what} that edgewise wrote: {_described(error)}") from error
+        raise EdgewiseError(f"{path} holds no {what} that {writer} wrote: {_described(error)}") from error
     except RecursionError as error:
-        raise EdgewiseError(f"{path} holds no {what} that edgewise wrote: it is nested too deeply") from error
+        raise EdgewiseError(f"{path} holds no {what} that {writer} wrote: it is nested too deeply") from error
 
 
 @cache

@@ -12,4 +12,5 @@ In the order of the algorithm (`trace.py`):
     intervene                interventions by hand
     nodes, schema            tensors to data
     result, traces, export   `Trace`, `Traces`; JSON for circuit-tracer and Neuronpedia
+    graph_file               that JSON, read: `read_graph`
 """

@@ -13,18 +13,13 @@ from typing import Any
 
 from edgewise.core.files import write_json
 from edgewise.core.schema import read_as
+from edgewise.tracing.graph_file import KINDS
 from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Node
 
 SCHEMA_VERSION = 1
 LIST = "graph-metadata.json"
 _MIN_SHARE = 1e-3  # of a link that a head must carry to be listed with it
-_KINDS = {
-    "token": "embedding",
-    "feature": "cross layer transcoder",
-    "error": "mlp reconstruction error",
-    "logit": "logit",
-}
 
 
 @dataclass(frozen=True)
@@ -126,7 +121,7 @@ def _node(trace: Trace, node: Node, name: str) -> dict[str, Any]:
         "feature": number,
         "layer": layer,
         "ctx_idx": node.position,
-        "feature_type": _KINDS[node.kind],
+        "feature_type": KINDS[node.kind],
         "jsNodeId": f"{name}-0",
         "clerp": clerp,
         "token_prob": node.value if node.kind == "logit" else 0.0,

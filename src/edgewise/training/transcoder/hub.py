@@ -4,8 +4,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from edgewise.core.devices import device_of, dtype_of
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import is_folder
 from edgewise.models.hub import HubOptions, download_file
@@ -15,18 +17,43 @@ from edgewise.training.transcoder.store import CONFIG, WEIGHTS, load_transcoder,
 from edgewise.training.transcoder.transcoder import Transcoder
 
 
-def from_pretrained(name: str | Path, model: nn.Module | None = None, **hub: Any) -> Transcoder:
-    """A transcoder by folder or hub name."""
+def from_pretrained(
+    name: str | Path,
+    model: nn.Module | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: str | torch.device | dict[str, Any] | None = None,
+    **hub: Any,
+) -> Transcoder:
+    """A transcoder by folder or hub name, in a precision and on one device if these are given."""
     options = HubOptions(**hub)
+    precision, device = dtype_of(dtype), _one_device(device_map)  # refused before anything is downloaded
+    transcoder = load_transcoder(_folder(name, options), model)
+    return transcoder.to(device=device, dtype=precision)
+
+
+def _one_device(device_map: str | torch.device | dict[str, Any] | None) -> torch.device | None:
+    if device_map is None:
+        return None
+    if isinstance(device_map, dict):
+        if device_map.keys() != {""}:
+            raise EdgewiseError(
+                "a transcoder stays whole: give `device_map` one device, such as 'auto' or 'cuda:1'"
+            )
+        device_map = device_map[""]
+    return device_of(f"cuda:{device_map}" if isinstance(device_map, int) else device_map)
+
+
+def _folder(name: str | Path, options: HubOptions) -> Path:
+    """Where the files are, downloaded if need be."""
     folder = Path(name).expanduser()
     if is_folder(folder):
-        return load_transcoder(folder / options.subfolder, model)
+        return folder / options.subfolder
     files = [download_file(str(name), file, options) for file in (CONFIG, WEIGHTS)]
     if files[0] is None or files[1] is None:
         raise EdgewiseError(
             f"{name} holds no transcoder: there is no {CONFIG if files[0] is None else WEIGHTS}"
         )
-    return load_transcoder(files[0].parent, model)
+    return files[0].parent
 
 
 def save_pretrained(transcoder: Transcoder, folder: str | Path, name: str | None = None) -> Path:

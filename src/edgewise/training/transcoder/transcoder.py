@@ -118,11 +118,20 @@ class Transcoder(nn.Module):
     """
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, *, model: nn.Module | None = None, **hub: Any) -> "Transcoder":
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        model: nn.Module | None = None,
+        dtype: str | torch.dtype | None = None,
+        device_map: str | torch.device | dict[str, Any] | None = None,
+        **hub: Any,
+    ) -> "Transcoder":
         """Read a transcoder from a folder or the hub; with a model, onto its device, and refused if it is of another one.
-        `hub` is `revision`, `token`, `cache_dir`, `local_files_only`, `force_download`, `subfolder`.
+        `dtype` and `device_map` are those of a dense model, for one device; `hub` is `revision`, `token`, `cache_dir`,
+        `local_files_only`, `force_download`, `subfolder`.
         """
-        return import_module(_HUB).from_pretrained(name, model, **hub)
+        return import_module(_HUB).from_pretrained(name, model, dtype, device_map, **hub)
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write config, weights and model card to a folder."""
