@@ -19,7 +19,7 @@ from edgewise.tracing.target_logits import target_logits
 from edgewise.tracing.total_effects import integrated_effects
 from edgewise.training.transcoder.activations import replaced_mlps
 from edgewise.training.transcoder.config import TranscoderConfig
-from edgewise.training.transcoder.objective import Objective
+from edgewise.training.transcoder.objective import TranscoderObjective
 from edgewise.training.transcoder.store import load_transcoder, save_transcoder
 from edgewise.training.transcoder.train import train_transcoder
 from edgewise.training.transcoder.transcoder import Transcoder
@@ -52,7 +52,9 @@ def test_weights_and_outputs():
     assert all(own.writes(layer).shape == (12, 1, 32) for layer in range(3))
     x, y = torch.randn(3, 5, 32), torch.randn(3, 5, 32)
     torch.testing.assert_close(own.decode(own.encode(x)), cross.decode(cross.encode(x)))
-    losses = [Objective(t, torch.tensor([0.0, 0.5, 1.0]))(x, y, 0.1).total.item() for t in (own, cross)]
+    losses = [
+        TranscoderObjective(t, torch.tensor([0.0, 0.5, 1.0]))(x, y, 0.1).total.item() for t in (own, cross)
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
