@@ -96,23 +96,23 @@ def intervene(
     if len(loaded) != 1:
         raise EdgewiseError(f"intervene in one model at a time, not {len(loaded)}")
     (subject,) = subjects_of(loaded, transcoder)
-    name, _, network, features, words = subject
+    name, network, tokenizer = subject.name, subject.model, subject.tokenizer
     with torch.no_grad(), eval_mode(network), loaded.display.status("intervening"):
-        prompt = encode_prompt(network, name, words, config.prompt)
+        prompt = encode_prompt(network, name, tokenizer, config.prompt)
         linear = linearise(network, torch.tensor(prompt.ids))
         answer = (
             most_likely_tokens(linear.logits)[:1]
             if config.logit is None
-            else token_of_text(words, config.logit, len(linear.logits), name)
+            else token_of_text(tokenizer, config.logit, len(linear.logits), name)
         )
-        graph = build_graph(linear, features, target_logits(network, linear.logits, answer))
-        source = _source_pass(network, name, words, config, len(prompt.ids))
+        graph = build_graph(linear, subject.transcoder, target_logits(network, linear.logits, answer))
+        source = _source_pass(network, name, tokenizer, config, len(prompt.ids))
         outputs = _head_outputs(graph, config, source)
         writes = _feature_writes(graph, config, source)
         after = _run(network, graph, outputs, writes)
         predicted = _predicted(graph, outputs, writes)
     measured = (graph.logits.log_odds(after) - graph.logits.log_odds(linear.logits)).item()
-    word = visible(str(words.decode([int(answer[0])])).strip())
+    word = visible(str(tokenizer.decode([int(answer[0])])).strip())
     how = f"patched from {config.patch_from!r}" if config.patch_from else f"scaled by {config.scale:g}"
     return Intervened(
         model=name,
@@ -122,7 +122,7 @@ def intervene(
         measured_on=f"log odds of {word}",
         measured=measured,
         predicted=predicted,
-        next_tokens=_next_tokens(words, linear.logits, after, config.top),
+        next_tokens=_next_tokens(tokenizer, linear.logits, after, config.top),
     )
 
 
