@@ -455,7 +455,8 @@ def _write(path, content: bytes):
         (
             "two.jsonl",
             b'{"question": "large", "n": 1, "answer": "small"}\n',
-            'two.jsonl has no text column: it needs one of strings named "text", and has question (string), n (int64), answer (string)',
+            'two.jsonl has no text column: it needs one of strings named "text", and has question (string), n (int64), '
+            "answer (string)",
         ),
         (
             "numbers.jsonl",

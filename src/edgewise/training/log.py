@@ -26,7 +26,7 @@ class Log(Callback):
     def on_begin(self, trainer: "Trainer") -> None:
         if trainer.run.accelerator.is_main_process:
             with self._explained():
-                self._file = _open_at_step(self._path, trainer.state.step)
+                self._file = open_at_step(self._path, trainer.state.step)
 
     def on_step_end(self, trainer: "Trainer", metrics: Any) -> None:
         if trainer.state.step % max(1, trainer.state.planned_steps // LINES) == 0:
@@ -58,7 +58,7 @@ class Log(Callback):
         return snapshot.explained(self._path.parent / snapshot.FOLDER, self._path.name)
 
 
-def _open_at_step(path: Path, step: int) -> TextIO:
+def open_at_step(path: Path, step: int) -> TextIO:
     """Open a log to go on after a step; what was logged later is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text(errors="replace").splitlines() if step and path.is_file() else []
