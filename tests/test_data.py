@@ -455,12 +455,13 @@ def _write(path, content: bytes):
         (
             "two.jsonl",
             b'{"question": "large", "n": 1, "answer": "small"}\n',
-            'two.jsonl has no text column: it needs one of strings named "text", and has question, n, answer',
+            'two.jsonl has no text column: it needs one of strings named "text", and has question (string), n (int64), '
+            "answer (string)",
         ),
         (
             "numbers.jsonl",
             b'{"a": 1, "b": 2}\n',
-            'numbers.jsonl has no text column: it needs one of strings named "text", and has a, b',
+            'numbers.jsonl has no text column: it needs one of strings named "text", and has a (int64), b (int64)',
         ),
         ("strange.txt", b"Supercalifragilistic", "the model's tokenizer cannot read strange.txt: "),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgewise.core import files
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import folder_lock, write_atomically
 
@@ -44,6 +45,33 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     write_atomically(pipe, lambda new: new.write_text("through"))
     reader.join(10)
     assert read == ["through"] and pipe.is_fifo()
+
+
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIPE_SECONDS", 0.1)
+    os.mkfifo(tmp_path / "summary.json")
+    with pytest.raises(EdgewiseError, match="a pipe that nobody reads"):
+        files.write_json(tmp_path / "summary.json", {})
+
+
+PRINT = """
+from edgewise.core.files import write_text
+print("before")
+write_text("/dev/stdout", "result\\n")
+print("after")
+"""
+
+
+@pytest.mark.parametrize("to", ["a pipe", "a file", "a file by its name"])
+def test_standard_output_takes_a_result_between_what_is_printed(tmp_path, to):
+    """Whoever writes `--out /dev/stdout > file` has the printed table and the result in it."""
+    file = tmp_path / "out.txt"
+    code = PRINT.replace("/dev/stdout", str(file)) if to.endswith("name") else PRINT
+    with file.open("w") as stdout:
+        written = subprocess.PIPE if to == "a pipe" else stdout
+        done = subprocess.run([sys.executable, "-u", "-c", code], stdout=written, text=True, check=True)
+    assert (done.stdout or file.read_text()) == "before\nresult\nafter\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
 
 
 HOLD = """

@@ -39,6 +39,7 @@ HUGE = int("9" * 400)
         (edgewise.MapsConfig(), "prompts", (0, 10**12)),
         (edgewise.TraceConfig(), "node_threshold", (0, 1.1, math.nan)),
         (edgewise.TraceConfig(), "key", (0, -1)),
+        (edgewise.InterventionConfig(heads=("L0H0",)), "scale", (math.nan, math.inf, -1e308)),
         (edgewise.MapStyle(), "mark", ("9" * 400 + ",1", "a")),
         (edgewise.MapStyle(), "columns", (0, HUGE)),
         (edgewise.GateConfig(), "b", (math.nan, 1e300, "3")),

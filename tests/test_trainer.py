@@ -16,6 +16,9 @@ from edgewise.training.callbacks import Callback
 from edgewise.training.clock import PACE_STEPS, Clock, RunInterrupted, Signals
 from edgewise.training.config import TrainerConfig
 from edgewise.training.console import ProgressLine
+from edgewise.training.log import open_at_step
+from edgewise.training.resume import reading, restore
+from edgewise.training.snapshot import Snapshot
 from edgewise.training.state import TrainingState
 from edgewise.training.trainer import Trainer, take_step
 
@@ -302,3 +305,43 @@ def test_progress_begins_with_the_time_left(capsys):
     progress = ProgressLine(Display(), lambda metrics, validation: f"loss {metrics}")
     CountingTrainer(CountingRun(Time(), 2.0, minutes=10), progress).fit()
     assert re.match(r"0:00:00 left · 100 % · [\d,]+ tokens/s · loss 1", capsys.readouterr().err)
+
+
+STATE = {"step": 3, "seconds": 1.5, "limit": None, "density": [[0.1, 0.2]], "gap": {"average": None}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"limit": 60.0, "gap": {"average": 0.1}}, None),
+        ({"step": "3"}, "state.step is a str"),
+        ({"seconds": float("nan")}, "state.seconds is nan"),
+        ({"density": [[0.1], [0.2, 0.3]]}, "state.density is no matrix"),
+        ({"gap": 5}, "state.gap has no fields"),
+        ({"gap": {}}, "state.gap.average is missing"),
+    ],
+)
+def test_a_snapshot_of_another_version_is_refused(change, said):
+    restored = []
+    run: Any = SimpleNamespace(
+        state_dict=lambda: {"state": STATE, "data": {}},
+        accelerator=SimpleNamespace(load_state=lambda folder: None),
+        load_state_dict=lambda content: restored.append(content["state"]),
+    )
+    saved = Snapshot(Path("step-3"), {"state": STATE | change, "data": {}})
+    if said is None:
+        restore(run, saved)
+        assert restored == [STATE | change]
+        return
+    with pytest.raises(EdgewiseError, match=f"step-3 is of another version.*{said}"), reading(saved):
+        restore(run, saved)
+    assert not restored
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "5", '{"step": "a"}', '{"step": [1]}', "[" * 100_000, "\ud800"])
+def test_edited_lines_of_a_log_do_not_stop_a_run(tmp_path, line):
+    path = tmp_path / "log.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n{{"step": 9}}\n', errors="surrogatepass")
+    open_at_step(path, 2).close()
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'

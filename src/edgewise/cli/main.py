@@ -97,7 +97,7 @@ def errors_in_one_line(flags: dict[str, str]) -> Iterator[None]:
         try:
             yield
         except EdgewiseError as error:
-            print(f"edgewise: {error}", file=sys.stderr)
+            print(f"edgewise: {_printable(str(error))}", file=sys.stderr)
             sys.exit(2)
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
@@ -114,6 +114,13 @@ def errors_in_one_line(flags: dict[str, str]) -> Iterator[None]:
             if str(interrupt):
                 print(f"edgewise: {interrupt}", file=sys.stderr)
             sys.exit(130)
+
+
+def _printable(text: str) -> str:
+    """A text without characters that control a terminal, which a file or a name may hold."""
+    return "".join(
+        char if char.isprintable() or char == " " else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def _overview(arguments: Sequence[str]) -> None:

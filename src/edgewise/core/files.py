@@ -1,11 +1,15 @@
 """Files that are complete or absent, and folders that one process writes at a time."""
 
+import errno
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from edgewise.core.errors import EdgewiseError, first_line
@@ -18,6 +22,7 @@ try:
 except ImportError:  # Windows: folders are not locked
     fcntl = None
 
+PIPE_SECONDS = 5
 _Identity = tuple[int, int]
 """Device and inode of a folder."""
 _locked: ContextVar[frozenset[_Identity]] = ContextVar("locked", default=frozenset())
@@ -28,12 +33,16 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Have `write` fill a file beside `path`, under a hidden name, and rename it once it is on the disk.
 
     Whatever happens meanwhile, `path` is what it was before or what it is to be. What is not a regular file, such as a
-    device or a pipe, is written to directly: renaming would replace it.
+    device or a pipe, is written to directly: renaming would replace it. So is /dev/stdout where output goes to a file.
     """
-    path = _resolved(Path(path))
+    given, path = Path(path), _resolved(Path(path))
     try:
-        if path.exists() and not path.is_file():
-            write(path)
+        if (descriptor := _descriptor_of(path)) is not None:
+            _write_into(descriptor, write)
+            return
+        if given.exists() and not given.is_file():
+            with _reader_of(given):
+                write(given)  # a pipe behind /dev/stdout has no other name
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".writing-{path.name}")
@@ -50,6 +59,52 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         if type(error).__name__ != "SafetensorError":
             raise
         raise _unwritable(path, error) from error
+
+
+@contextmanager
+def _reader_of(path: Path) -> Iterator[None]:
+    """Refuse a pipe that nobody has opened to read within `PIPE_SECONDS`: opening it to write would wait for ever."""
+    if not path.is_fifo():
+        yield
+        return
+    give_up = time.monotonic() + PIPE_SECONDS
+    while True:
+        try:
+            writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > give_up:
+                raise EdgewiseError(f"{path} is a pipe that nobody reads") from error
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        os.close(writer)
+
+
+def _descriptor_of(path: Path) -> int | None:
+    """The descriptor, 1 or 2, of a regular file to which this process's output goes; None for any other."""
+    if not path.is_file():
+        return None
+    for descriptor in (1, 2):
+        try:
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except OSError:  # closed
+            continue
+    return None
+
+
+def _write_into(descriptor: int, write: Callable[[Path], object]) -> None:
+    """Write where output goes on, after what has been printed."""
+    with TemporaryDirectory() as folder:
+        result = Path(folder) / "result"
+        write(result)
+        sys.stdout.flush()
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(result.read_bytes())
 
 
 def exists(path: str | Path) -> bool:

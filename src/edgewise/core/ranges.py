@@ -52,6 +52,8 @@ Nats = Annotated[float, Interval(gt=0, le=1000)]
 NotNegative = Annotated[float, Interval(ge=0, le=1_000_000)]
 Offset = Annotated[float, Interval(ge=-10_000, le=10_000)]
 """b of a gate."""
+Factor = Annotated[float, Interval(ge=-1_000_000, le=1_000_000)]
+"""What an activation is multiplied by."""
 TOKENS = Quantity(token_count, Interval(ge=1, le=10**15))
 """Of a text such as 200M. tyro needs it beside the metavar: `Annotated[str | None, TOKENS, tyro.conf.arg(metavar="N")]`."""
 MEMORY = Quantity(byte_count, Interval(ge=1, le=2**50))

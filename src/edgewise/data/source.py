@@ -68,7 +68,8 @@ def _text_column(schema: Any, where: str) -> str:
         return "text"
     if len(strings) != 1:
         raise EdgewiseError(
-            f'{where} has no text column: it needs one of strings named "text", and has {", ".join(schema.names)}'
+            f'{where} has no text column: it needs one of strings named "text", and has '
+            + (", ".join(f"{field.name} ({str(field.type)[:80]})" for field in schema) or "none")
         )
     return strings[0]
 
@@ -91,9 +92,13 @@ def find_sources(data: Any) -> list[Source]:
         raise EdgewiseError(
             f"`data` is a path, a name or a dataset, or a list of these; not a {type(data).__name__}"
         )
+    if not str(data):
+        raise EdgewiseError("`data` is an empty text: name a file, a folder (. for this one) or a dataset")
     path = _path(data)
     if path.is_dir():
         return _folder(path)
+    if path.is_fifo() or path.is_socket():
+        raise EdgewiseError(f"{path} is a pipe, and data is read more than once: give a file")
     if path.exists():
         return [_files([path], str(path))]
     if (

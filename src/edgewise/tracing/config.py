@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgewise.core.errors import EdgewiseError
-from edgewise.core.ranges import Position, Share, Size, check_fields
+from edgewise.core.ranges import Factor, Position, Share, Size, check_fields
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class InterventionConfig:
     """Heads, such as L4H1,L3H4."""
     features: tuple[str, ...] = ()
     """Features of the transcoder, such as L0/312 (at every token) or L0/312@5 (at the fifth)."""
-    scale: float = 0.0
+    scale: Factor = 0.0
     """What they are multiplied by: 0 ablates them, 2 doubles them."""
     patch_from: str | None = None
     """A prompt of as many tokens, from which their values are taken instead."""

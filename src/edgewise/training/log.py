@@ -1,6 +1,7 @@
 """log.jsonl: a line for a step, a line for a validation."""
 
 import json
+import math
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,7 +26,7 @@ class Log(Callback):
     def on_begin(self, trainer: "Trainer") -> None:
         if trainer.run.accelerator.is_main_process:
             with self._explained():
-                self._file = _open_at_step(self._path, trainer.state.step)
+                self._file = open_at_step(self._path, trainer.state.step)
 
     def on_step_end(self, trainer: "Trainer", metrics: Any) -> None:
         if trainer.state.step % max(1, trainer.state.planned_steps // LINES) == 0:
@@ -57,16 +58,18 @@ class Log(Callback):
         return snapshot.explained(self._path.parent / snapshot.FOLDER, self._path.name)
 
 
-def _open_at_step(path: Path, step: int) -> TextIO:
+def open_at_step(path: Path, step: int) -> TextIO:
     """Open a log to go on after a step; what was logged later is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text().splitlines() if step and path.is_file() else []
+    lines = path.read_text(errors="replace").splitlines() if step and path.is_file() else []
     write_text(path, "".join(line + "\n" for line in lines if _step_of(line) <= step))
     return path.open("a")
 
 
 def _step_of(line: str) -> float:
+    """The step of a line; infinite if it is none: the last one of a killed run, or one that was edited."""
     try:
-        return json.loads(line)["step"]
-    except ValueError:  # the last line of a killed run
-        return float("inf")
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return math.inf
+    return step if isinstance(step, int) else math.inf

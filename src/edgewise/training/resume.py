@@ -1,11 +1,13 @@
 """A run's folder: begin a run in it, or go on with the one it holds."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.core.files import exists
 from edgewise.training import snapshot
 from edgewise.training.snapshot import Snapshot
@@ -84,5 +86,48 @@ def check_same_text(data: "Data", saved: Snapshot) -> None:
 
 def restore(run: "TrainingRun", saved: Snapshot) -> None:
     """Put a run where a snapshot was taken."""
+    own = run.state_dict()
+    for part in ("state", "data"):
+        _check_form(own[part], saved.content[part], part)
     run.accelerator.load_state(str(saved.folder))
     run.load_state_dict(saved.content)
+
+
+@contextmanager
+def reading(saved: Snapshot) -> Iterator[None]:
+    """Refuse a snapshot that is not as this version writes it, in one sentence: of another version, or edited."""
+    try:
+        yield
+    except EdgewiseError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise EdgewiseError(
+            f"{saved.folder.name} is of another version of edgewise, or was edited ({first_line(error)}); start again in "
+            "another `out`"
+        ) from error
+
+
+def _check_form(own: Any, saved: Any, path: str) -> None:
+    """Raise a ValueError for a saved state whose fields or types are not those of this run's, or that is not finite."""
+    if isinstance(own, dict):
+        if not isinstance(saved, dict):
+            raise ValueError(f"{path} has no fields")
+        for key, value in own.items():
+            if key not in saved:
+                raise ValueError(f"{path}.{key} is missing")
+            _check_form(value, saved[key], f"{path}.{key}")
+    elif isinstance(saved, list):
+        if own is not None and not isinstance(own, list):
+            raise ValueError(f"{path} is a list")
+        if len({len(row) if isinstance(row, list) else -1 for row in saved}) > 1:
+            raise ValueError(f"{path} is no matrix")
+        for row in saved:
+            _check_form(None, row, path)
+    elif isinstance(saved, float) and not math.isfinite(saved):
+        raise ValueError(f"{path} is {saved}")
+    elif own is not None and saved is not None and _kind(own) is not _kind(saved):
+        raise ValueError(f"{path} is a {type(saved).__name__}")
+
+
+def _kind(value: Any) -> type:
+    return float if type(value) is int else type(value)

@@ -20,7 +20,7 @@ from edgewise.training.budget import (
 )
 from edgewise.training.config import TrainerConfig
 from edgewise.training.console import print_resuming
-from edgewise.training.resume import check_same_text, restore, resumed_config
+from edgewise.training.resume import check_same_text, reading, restore, resumed_config
 from edgewise.training.snapshot import Snapshot
 from edgewise.training.sparsify.config import MAY_BE_NEW, SparsifyConfig
 from edgewise.training.sparsify.console import print_plan
@@ -75,9 +75,10 @@ def restore_or_plan(
     config, state = run.config, run.state
     final = TWIN_PASS * context.dense_pass
     if saved is not None:
-        check_same_text(run.data, saved)
-        _check_same_dense(context.dense, saved)
-        restore(run, saved)
+        with reading(saved):
+            check_same_text(run.data, saved)
+            _check_same_dense(context.dense, saved)
+            restore(run, saved)
         if session.minutes is None and session.tokens in (None, saved.content["config"]["tokens"]):
             run.validator.choose_text(trainer, state)
             print_resuming(display, config.out, state)

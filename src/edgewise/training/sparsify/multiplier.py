@@ -64,7 +64,8 @@ class Gap:
         return {"average": self.average, "correction": self.correction}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.average, self.correction = state["average"], state["correction"]
+        saved = (state["average"], state["correction"])
+        self.average, self.correction = (None if value is None else float(value) for value in saved)
 
 
 @dataclass

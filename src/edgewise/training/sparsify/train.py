@@ -28,7 +28,7 @@ from edgewise.training.console import ProgressLine
 from edgewise.training.data import known_name, tokenizer_for, training_data
 from edgewise.training.distributed import make_accelerator
 from edgewise.training.log import Log
-from edgewise.training.resume import open_run
+from edgewise.training.resume import open_run, reading
 from edgewise.training.sparsify.begin import RunContext, restore_or_plan, resumed_recipe, resumed_run_config
 from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.console import describe_step, print_result
@@ -72,7 +72,8 @@ def sparsify(
     with output_folder(config.out if accelerator.is_main_process else None):
         saved = open_run(config, "twin*", display)
         if saved is not None:
-            config, recipe = resumed_run_config(config, saved), resumed_recipe(recipe, saved, display)
+            with reading(saved):
+                config, recipe = resumed_run_config(config, saved), resumed_recipe(recipe, saved, display)
         name = known_name(model)
         dense = model if isinstance(model, PreTrainedModel) else load(model)
         if gate_config(install(dense)) is not None:

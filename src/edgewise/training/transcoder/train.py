@@ -32,7 +32,7 @@ from edgewise.training.console import ProgressLine, print_resuming
 from edgewise.training.data import known_name, tokenizer_for, training_data
 from edgewise.training.distributed import make_accelerator
 from edgewise.training.log import Log
-from edgewise.training.resume import check_same_text, open_run, restore, resumed_config
+from edgewise.training.resume import check_same_text, open_run, reading, restore, resumed_config
 from edgewise.training.snapshot import Snapshot
 from edgewise.training.trainer import Trainer
 from edgewise.training.transcoder.config import MAY_BE_NEW, TranscoderConfig
@@ -83,7 +83,8 @@ def train_transcoder(
     with output_folder(config.out if accelerator.is_main_process else None):
         saved = open_run(config, WEIGHTS, display)
         if saved is not None:
-            config = _resumed_config(config, saved)
+            with reading(saved):
+                config = _resumed_config(config, saved)
         name = known_name(model)
         host = model if isinstance(model, PreTrainedModel) else load(model)
         with eval_mode(install(host)):
@@ -119,9 +120,10 @@ def _restore_or_plan(
     set only if they are new."""
     config, state = run.config, run.state
     if saved is not None:
-        check_same_text(run.data, saved)
-        check_belongs(config.out, TranscoderInfo(**saved.content["transcoder"]), run.host)
-        restore(run, saved)
+        with reading(saved):
+            check_same_text(run.data, saved)
+            check_belongs(config.out, TranscoderInfo(**saved.content["transcoder"]), run.host)
+            restore(run, saved)
         if session.minutes is None and session.tokens in (None, saved.content["config"]["tokens"]):
             print_resuming(display, config.out, state)
             return 0.0
