@@ -155,7 +155,7 @@ class MinimalSearch:
 
         def gradient(masks: Tensor) -> MaskGradient:
             drawn = torch.randperm(n, generator=generator)[: training.prompts]
-            return self.objective.gradient(masks, torch.zeros(n).index_fill(0, drawn, 1.0))
+            return self.objective.gradient(masks, torch.zeros(n).index_fill(0, drawn, 1.0), members)
 
         ranked = learn_mask(gradient, members, self.threshold, training, self.report)
         return self._smallest_share(ranked, members)
