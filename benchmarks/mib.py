@@ -30,8 +30,10 @@ def replays_of(name: str, task_name: str, n: int, seed: int) -> dict[Split, Repl
     model, tokenizer = edgewise.load(name), edgewise.load_tokenizer(name)
     task = split_task(task_name, tokenizer, n, seed)
     prompts = task.prompts()
-    of_split = {split: Prompts(*(x[list(pairs)] for x in prompts)) for split, pairs in task.splits.items()}
-    return {split: record(model, part, task.metric) for split, part in of_split.items()}
+    replays: dict[Split, Replay] = {}
+    for split, pairs in task.splits.items():
+        replays[split] = record(model, Prompts(*(x[list(pairs)] for x in prompts)), task.metric)
+    return replays
 
 
 def search_order(objective: EdgeObjective, circuit: MinimalCircuit, ranking: torch.Tensor) -> torch.Tensor:

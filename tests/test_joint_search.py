@@ -261,9 +261,11 @@ def test_edges_at_tokens_of_the_pocket_twin_are_minimal_and_of_the_circuit():
     model, tokenizer = edgewise.load("pocket-sparse"), edgewise.load_tokenizer("pocket")
     task = make_task("antonym", tokenizer, 16)
     replay, all_roles = record(model, task.prompts(), task.metric), roles_of(task.pairs)
-    pairs = {split: torch.tensor([*pairs]) for split, pairs in task.splits.items()}
-    roles = {split: all_roles._replace(numbers=all_roles.numbers[of]) for split, of in pairs.items()}
-    replays: dict[Split, Replay] = {split: replay.select(of) for split, of in pairs.items()}
+    roles: dict[Split, Roles] = {}
+    replays: dict[Split, Replay] = {}
+    for split, pairs in task.splits.items():
+        roles[split] = all_roles._replace(numbers=all_roles.numbers[list(pairs)])
+        replays[split] = replay.select(torch.tensor([*pairs]))
     objective = EdgeTokenObjective(replays, wiring_of(replay), GIGABYTE, roles)
     score = objective.everywhere(torch.ones(objective.wiring.count, dtype=torch.bool))
     gradient = objective.gradient(score[None]).gradient[0].unflatten(0, (len(all_roles.names), -1))

@@ -76,8 +76,6 @@ class EdgeObjective(Objective):
     def gradient(
         self, masks: Tensor, weights: Tensor | None = None, wanted: Tensor | None = None
     ) -> MaskGradient:
-        """See `Objective.gradient`. `wanted`, bool [m]: components whose gradient is wanted, all if not given; that of
-        others is 0 where nothing near them is kept."""
         effect = self.effects["fit"]
         weights = torch.ones_like(effect) if weights is None else weights.to(effect)
         total = (effect * weights).sum().item()

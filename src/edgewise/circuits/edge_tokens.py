@@ -56,7 +56,7 @@ class EdgeTokenObjective(EdgeObjective):
 
     def shuffled(self, seed: int) -> "EdgeTokenObjective":
         replays: dict[Split, Replay] = {"fit": shuffle(self.replays["fit"], seed)}
-        roles = {"fit": Roles(self.role_names, self.roles["fit"])}
+        roles: dict[Split, Roles] = {"fit": Roles(self.role_names, self.roles["fit"])}
         shuffled = EdgeTokenObjective(replays, self.wiring, self.max_memory, roles)
         shuffled.effects = {"fit": self.effects["fit"]}
         return shuffled

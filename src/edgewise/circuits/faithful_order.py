@@ -9,6 +9,7 @@ from torch import Tensor
 
 from edgewise.circuits.mib import circuit_sizes
 from edgewise.circuits.objective import Objective
+from edgewise.tasks.pairs import Split
 
 
 def faithful_order(
@@ -33,8 +34,9 @@ def faithful_order(
 
 def _distance(objective: Objective, masks: Tensor) -> Tensor:  # bool [copies, m] -> [copies]
     """Distance of the share from 1, the mean over the splits that choices may depend on."""
-    splits = [split for split in objective.effects if split != "test"]
-    return torch.stack([(1 - objective.explained(masks, split)).abs() for split in splits]).mean(0)
+    searched: tuple[Split, ...] = ("fit", "validation")
+    shares = [objective.explained(masks, split) for split in searched if split in objective.effects]
+    return (1 - torch.stack(shares)).abs().mean(0)
 
 
 def _descending(total: int) -> Iterator[int]:

@@ -53,6 +53,8 @@ class MinimalSearch:
     report: Report = lambda size, explained: None
     starts: dict[str, Tensor] = field(default_factory=dict, init=False)
     best: JointSearch | None = field(default=None, init=False)
+    running: list[JointSearch] = field(default_factory=list, init=False)
+    """Searches of all prompts, of which an interrupt keeps the smallest circuit."""
 
     def run(self) -> MinimalCircuit:
         """The smallest circuit found. If interrupted, raises `Interrupted` with the smallest so far."""
@@ -61,8 +63,9 @@ class MinimalSearch:
             circuit = self._result(is_minimal=True)
             return self._scrutinised(circuit) if self.scrutinise else circuit
         except KeyboardInterrupt as interrupt:
-            if self.best is None:
+            if not self.running:
                 raise
+            self.best = min(self.running, key=lambda search: search.size)
             raise Interrupted(self._result(is_minimal=False)) from interrupt
 
     def _search(self) -> None:
@@ -113,8 +116,8 @@ class MinimalSearch:
         search.at_once = 0.06 if self._few else 0.1
         if not search.start(start) and not (required and search.start(torch.ones_like(start))):
             return None
-        if weights is None and (self.best is None or search.size < self.best.size):
-            self.best = search  # what an interrupt keeps
+        if weights is None:
+            self.running.append(search)
         search.eliminate()
         return search
 
@@ -147,13 +150,12 @@ class MinimalSearch:
 
     def _learned(self, members: Tensor) -> Tensor:
         """The smallest circuit that explains enough among those that a learned mask orders; the members, if none does."""
-
         training = MaskTraining(seed=self.seed)
         n, generator = len(self.objective.effects["fit"]), torch.Generator().manual_seed(self.seed)
 
         def gradient(masks: Tensor) -> MaskGradient:
             drawn = torch.randperm(n, generator=generator)[: training.prompts]
-            return self.objective.gradient(masks, torch.zeros(n).index_fill(0, drawn, 1.0))
+            return self.objective.gradient(masks, torch.zeros(n).index_fill(0, drawn, 1.0), members)
 
         ranked = learn_mask(gradient, members, self.threshold, training, self.report)
         return self._smallest_share(ranked, members)

@@ -69,7 +69,9 @@ class HeadObjective(Objective):
     def _grid(self, masks: Tensor) -> Tensor:  # [copies, m] -> [copies, layers, heads], on the model's device
         return masks.unflatten(1, self.shape).to(self.device)
 
-    def gradient(self, masks: Tensor, weights: Tensor | None = None) -> MaskGradient:
+    def gradient(
+        self, masks: Tensor, weights: Tensor | None = None, wanted: Tensor | None = None
+    ) -> MaskGradient:
         replay = self.replays["fit"]
         weights = torch.ones(replay.n) if weights is None else weights
         used = weights.nonzero()[:, 0]

@@ -109,7 +109,7 @@ class JointSearch:
         each of the `candidates` best, until none helps."""
         improved = True
         while improved:
-            gradient = self._gradient(self.best)
+            gradient = self._gradient(self.best, self.objective.candidates.cpu())
             outside = (~self.best & self.objective.candidates.cpu()).nonzero()[:, 0]
             order = outside[gradient[outside].argsort(descending=True)]
             improved = any(self._swap_in(int(added)) for added in order[:candidates])
@@ -119,7 +119,7 @@ class JointSearch:
         if self.size < 2:
             return False
         larger = _with(self.best, added)
-        gradient = self._gradient(larger)
+        gradient = self._gradient(larger, larger)
         others = self.best.nonzero()[:, 0]
         others = others[gradient[others].argsort()][:_BATCH]
         shares = self._fit_shares(_each_without(larger, others[: _BATCH // 4]))
@@ -169,10 +169,11 @@ class JointSearch:
     def _by_gradient(self) -> Tensor:
         """The circuit's components, that of least gradient first, int64."""
         members = self.best.nonzero()[:, 0]
-        return members[self._gradient(self.best)[members].argsort()]
+        return members[self._gradient(self.best, self.best)[members].argsort()]
 
-    def _gradient(self, mask: Tensor) -> Tensor:
-        return self.objective.gradient(mask[None], (self.weights or {}).get("fit")).gradient[0].cpu()
+    def _gradient(self, mask: Tensor, wanted: Tensor) -> Tensor:
+        weights = (self.weights or {}).get("fit")
+        return self.objective.gradient(mask[None], weights, wanted).gradient[0].cpu()
 
     def _fit_shares(self, masks: Tensor) -> Tensor:
         return self.objective.explained(masks, "fit", self.weights)

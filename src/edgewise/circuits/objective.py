@@ -42,11 +42,14 @@ class Objective(ABC):
         """Names of components, given their numbers."""
 
     @abstractmethod
-    def gradient(self, masks: Tensor, weights: Tensor | None = None) -> MaskGradient:
+    def gradient(
+        self, masks: Tensor, weights: Tensor | None = None, wanted: Tensor | None = None
+    ) -> MaskGradient:
         """The gradient at masks, [copies, m], whose values may lie between 0 and 1: a component of 0.3 has 0.3 of its
         computed and 0.7 of its corrupt activation.
 
         weights: Of the fit prompts, [n] (see `explained`); those of weight 0 are not computed.
+        wanted: Components whose gradient is wanted, bool [m], all if not given; that of others may be 0.
         """
 
     @abstractmethod
