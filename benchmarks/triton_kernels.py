@@ -2,6 +2,7 @@
 
     python benchmarks/triton_kernels.py                                    # everything; some 20 minutes
     python benchmarks/triton_kernels.py --widths 64 --dtypes bf16 --capabilities 90
+    python benchmarks/triton_kernels.py --variants                         # other gates and masks, one size of head
     python benchmarks/triton_kernels.py --write docs/gpu.md                # also put the table into the document
 
 Registers and local memory ("stack": what spills) are those that ptxas assigned, read from the cubin; shared memory is what a
@@ -40,6 +41,15 @@ POINTERS = {"starts": "*i32", "sinks": "*i32", "ends": "*i32", "mask": "*u8", "c
 BEGIN, END = "<!-- table: written by benchmarks/triton_kernels.py -->", "<!-- end of table -->"
 
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    "deterministic, sinks": {"SAMPLE": False, "SINKS": True},
+    "score gate": {"KAPPA": 0.0},
+    "packed documents, grouped queries": {"GROUPS": 4, "starts": True, "ends": True},
+    "mask, closed heads": {"mask": True, "closed": True},
+}
+"""Constants of a launch that differ from those of the table; True for a tensor that is not given there."""
+
+
 class Usage(NamedTuple):
     """What one compiled kernel uses."""
 
@@ -51,16 +61,20 @@ class Usage(NamedTuple):
 
 
 def compile_kernel(
-    name: str, width: int, dtype: str, capability: int, tiles: Tiles, sample: bool = True
+    name: str, width: int, dtype: str, capability: int, tiles: Tiles, changes: dict[str, Any] | None = None
 ) -> Usage:
     """Compile one kernel for heads of one width, without sink edges: with them there is less to do."""
     kernel: Any = getattr(triton_kernels, f"{name}_kernel")
     constants = {
-        "GROUPS": 1, "D": width, "D_V": width, "SCALE": width**-0.5, "KAPPA": 1.0, "SINKS": False, "SAMPLE": sample,
+        "GROUPS": 1, "D": width, "D_V": width, "SCALE": width**-0.5, "KAPPA": 1.0, "SINKS": False, "SAMPLE": True,
         "REAL": tl.float32, "PRECISION": "tf32x3" if dtype == "fp32" else "ieee",
         "BLOCK_D": block_width(width), "BLOCK_DV": block_width(width), "BLOCK_M": tiles.queries, "BLOCK_N": tiles.keys,
         "starts": None, "mask": None, "closed": None, "ends": None,
     }  # fmt: skip
+    constants |= changes or {}
+    for tensor in POINTERS.keys() & constants.keys():
+        if constants[tensor] is True:
+            del constants[tensor]
     constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
     signature = {a: "constexpr" if a in constants else _type(a, dtype) for a in kernel.arg_names}
     aligned = {
@@ -102,6 +116,20 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(results[1]), int(results[2])
 
 
+def compile_variants(width: int, dtype: str, capabilities: list[int]) -> None:
+    """Print what each variant uses; exit with 1 if one spills in half precision or uses no tensor cores."""
+    failed = False
+    for variant, changes in VARIANTS.items():
+        for kernel in KERNELS:
+            for capability in capabilities:
+                tiles = getattr(launch_plan(width, DTYPES[dtype][0]), kernel)
+                usage = compile_kernel(kernel, width, dtype, capability, tiles, changes)
+                print(f"{variant:<36}{kernel:<17} sm_{capability} {usage}", flush=True)
+                failed |= (usage.stack > 0 and dtype != "fp32") or not usage.mma
+    if failed:
+        sys.exit("spills, or no tensor cores")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -111,8 +139,14 @@ def main() -> None:
     parser.add_argument(
         "--capabilities", type=int, nargs="+", default=CAPABILITIES, help="80: A100, 89: L4, 90: H100"
     )
+    parser.add_argument(
+        "--variants", action="store_true", help="compile VARIANTS instead, one width and type"
+    )
     parser.add_argument("--write", type=Path, help="document whose table is replaced")
     arguments = parser.parse_args()
+    if arguments.variants:
+        compile_variants(arguments.widths[0], arguments.dtypes[0], arguments.capabilities)
+        return
     lines = [
         "| head size | dtype | kernel | for | queries x keys | warps | registers | stack | shared | mma | occupancy |",
         "| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

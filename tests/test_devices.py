@@ -17,6 +17,7 @@ from edgewise.circuits.result import ModelCircuit
 from edgewise.core.devices import device_of, dtype_of, without_tf32
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
+from edgewise.gating.edge_gate import gates_of
 from edgewise.measure.loss import measure
 from edgewise.measure.sinks import measure_sinks
 from edgewise.models.find import find_model
@@ -25,6 +26,7 @@ from edgewise.models.loaded import load_models
 from edgewise.tasks.measure import measure_tasks
 from edgewise.tasks.pairs import Pair, Task
 from edgewise.training.callbacks import Callback
+from edgewise.training.sparsify.masks import TOP_K
 from edgewise.training.transcoder.config import TranscoderConfig
 from edgewise.training.transcoder.evaluation import evaluate_transcoder
 from edgewise.training.transcoder.train import train_transcoder
@@ -114,6 +116,34 @@ def test_transcoders():
 
 
 # ------------------------------------------------------------------------------------------------------------------ analyses
+
+
+def test_compaction_folds_null_values():
+    model = twin("gpt2", null_value=True)
+    with torch.no_grad():
+        for gate in gates_of(model):
+            gate.b[0] = -1.0
+            assert gate.null_value is not None
+            gate.null_value.normal_()
+    ids = text()
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+    with PretendDevice():
+        small = edgewise.compact(on_device(model))
+        logits = small(input_ids=ids.to(NAME)).logits.cpu()
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", list(TOP_K))
+def test_masks_of_largest_weights(kind):
+    """Controls of post-training; of equal weights the first ones."""
+    weights = torch.rand(2, 4, 6, 6).mul(4).round().div(4).tril()
+    mask = TOP_K[kind](torch.full((1, 4), 1.5))
+    expected = mask(0, weights)
+    assert 0 < expected.sum() < (weights > 0).sum()
+    with PretendDevice():
+        assert torch.equal(mask(0, weights.to(NAME)).cpu(), expected)
+
 
 PROMPT = 'The opposite of " large " is "'
 

@@ -66,7 +66,12 @@ shapes = st.tuples(
     kappa=st.sampled_from([*KAPPAS, 0.5]),
     mode=st.sampled_from(["sample", "deterministic"]),
     pads=st.sampled_from([None, "left", "right", "per head"]),
-    size=st.builds(BlockSize, st.sampled_from([1, 5, 16, 128]), st.sampled_from([1, 500, 1 << 20])),
+    size=st.builds(
+        BlockSize,
+        st.sampled_from([1, 5, 16, 128]),
+        st.sampled_from([1, 500, 1 << 20]),
+        st.sampled_from([0, 256]),
+    ),
     row_passes=st.sampled_from([CPU_ROWS, TORCH_ROWS]),
     sinks=st.booleans(),
     seed=st.integers(0, 2**62),

@@ -49,3 +49,11 @@ def test_kernels_compile_without_spills_and_use_tensor_cores(width, dtype, capab
     """In float32 spills are tabulated, not refused: three products for one take many registers."""
     result = compile_ahead_of_time("--widths", width, "--dtypes", dtype, "--capabilities", capability)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", ["64", "128"])
+def test_other_gates_and_masks_compile(width):
+    """Masks, packed documents, grouped queries, closed heads, deterministic gates, the score gate."""
+    result = compile_ahead_of_time("--variants", "--widths", width, "--dtypes", "bf16")
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -33,7 +33,7 @@ def _exp(x):
     return math.exp(x)
 
 
-@overload(_exp)
+@overload(_exp, jit_options={"fastmath": {"contract"}})
 def _exp_by_type(x):
     """exp in double precision from libm; in single precision as 2^n times a polynomial, which vectorises (error < 2e-7)."""
     if x != types.float32:
@@ -41,23 +41,22 @@ def _exp_by_type(x):
 
     def exp32(x):
         y = np.float32(88.0) if x > np.float32(88.0) else x  # in this order NaN stays NaN
-        if y < np.float32(-87.0):
-            y = np.float32(-87.0)
-        n = np.floor(y * np.float32(1.4426950408889634) + np.float32(0.5))
+        y = np.float32(-87.0) if y < np.float32(-87.0) else y
+        # adding 1.5 * 2^23 rounds to the nearest integer n, which the last bits then hold
+        shifted = y * np.float32(1.4426950408889634) + np.float32(12582912.0)
+        n = shifted - np.float32(12582912.0)
         # ln 2 in two parts, so that y - n ln 2 loses no digits
         f = (y - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)
-        p = np.float32(1 / 5040)
-        p = p * f + np.float32(1 / 720)
-        p = p * f + np.float32(1 / 120)
-        p = p * f + np.float32(1 / 24)
-        p = p * f + np.float32(1 / 6)
-        p = p * f + np.float32(0.5)
+        p = np.float32(0.0013836794532835484)  # minimax on |f| <= ln 2 / 2
+        p = p * f + np.float32(0.008374856784939766)
+        p = p * f + np.float32(0.041668228805065155)
+        p = p * f + np.float32(0.16666419804096222)
+        p = p * f + np.float32(0.49999991059303284)
         p = p * f + np.float32(1)
         p = p * f + np.float32(1)
-        power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-        if x < np.float32(-87.0):
-            return np.float32(0)
-        return p * power
+        n_bits = np.int32(np.float32(shifted).view(np.int32) << np.int32(23))
+        scaled = np.int32(np.float32(p).view(np.int32) + n_bits).view(np.float32)  # p * 2^n
+        return np.float32(0) if x < np.float32(-87.0) else scaled
 
     return exp32
 
@@ -92,12 +91,28 @@ def _uniform(key0, key1, j):
     return np.float32(np.int32(x >> np.uint32(9))) * np.float32(2.0**-23) + np.float32(2.0**-24)
 
 
-@njit(fastmath={"nnan", "nsz"})
 def _row_max(s, n):
-    m = s[0]
-    for j in range(1, n):
-        m = max(m, s[j])
-    return m
+    return s[:n].max()
+
+
+@overload(_row_max, inline="never")
+def _row_max_by_type(s, n):
+    """The largest of n numbers, NaN if there is one: as integers, since a maximum of floats stays a scalar loop."""
+    bits, ones, float_ = (
+        (np.int32, np.int32(0x7FFFFFFF), np.float32)
+        if s.dtype == types.float32
+        else (np.int64, np.int64(0x7FFFFFFFFFFFFFFF), np.float64)
+    )
+    sign = bits(31 if bits is np.int32 else 63)
+
+    def row_max(s, n):
+        x = s.view(bits)
+        m = x[0] ^ ((x[0] >> sign) & ones)
+        for j in range(1, n):
+            m = max(m, x[j] ^ ((x[j] >> sign) & ones))
+        return bits(m ^ ((m >> sign) & ones)).view(float_)
+
+    return row_max
 
 
 @njit
@@ -207,8 +222,9 @@ def _forward_rows(S, lse, expected_edges, open_edges, rows):
 def _dz(p, E, u, G, c):
     """P g (1 - g) G, the straight-through gradient, and c pi (1 - pi), that of the expected edges."""
     one = type(p)(1)
-    half_open = one / (one - u + u * E)
-    closed = one / (one + E)
+    a, b = one - u + u * E, one + E
+    inverse = one / (a * b)  # one division for both
+    half_open, closed = inverse * b, inverse * a
     return p * G * (u * E * half_open) * ((one - u) * half_open) + c * (E * closed) * closed
 
 

@@ -122,7 +122,9 @@ def _fold_null_values(model: PreTrainedModel, kept: KeptHeads) -> None:
             continue
         removed = [head for head in range(gate.heads) if head not in heads]
         values = gate.null_value.repeat_interleave(gate.heads // gate.kv_heads, 0)[removed]  # [removed, d]
-        writes = torch.einsum("hd,hdm->m", values.double(), layer.out_weights[removed].double())
+        # in double precision on the CPU: some devices have none
+        doubles = (x.cpu().double() for x in (values, layer.out_weights[removed]))
+        writes = torch.einsum("hd,hdm->m", *doubles)
         with torch.no_grad():
             bias_of(layer.out).add_(writes.to(layer.out_weights))
 

@@ -82,11 +82,12 @@ def _top_k(weights: Tensor, k: float, n_keys: int | None = None) -> Tensor:
     head = torch.arange(heads, device=weights.device)[:, None]
     dither = (position * 0.618034 + head * 0.754878) % 1.0  # evenly spread over [0, 1)
     count = (k + dither).floor().long()  # [heads, queries]
-    tie_break = torch.arange(n, device=weights.device) * 1e-12  # the first of equal weights
-    largest = (weights.double() - tie_break).topk(min(int(count.max()), n), -1)
-    kept = torch.arange(largest.values.shape[-1], device=count.device) < count[..., None]
-    kept = kept & (largest.values > 0)
-    return torch.zeros_like(weights).scatter(-1, largest.indices, kept.to(weights))
+    # as integers in the same order, so that the first of equal weights counts; MPS has no float64 for that
+    order = weights.float().view(torch.int32).long() * n - torch.arange(n, device=weights.device)
+    largest = order.topk(min(int(count.max()), n), -1).indices
+    kept = torch.arange(largest.shape[-1], device=count.device) < count[..., None]
+    kept = kept & (weights.gather(-1, largest) > 0)
+    return torch.zeros_like(weights).scatter(-1, largest, kept.to(weights))
 
 
 @contextmanager
