@@ -176,18 +176,18 @@ def with_a_feature_and_an_error(trace: Trace, feature_layer: int) -> Trace:
 
 
 def test_a_graph_is_read_with_error_nodes_named_as_now_or_as_before(pocket_trace: Trace, tmp_path: Path):
-    for shown in (with_a_feature_and_an_error(pocket_trace, 1), pocket_trace):
-        content = graph_json(shown)
+    for traced in (with_a_feature_and_an_error(pocket_trace, 1), pocket_trace):
+        content = graph_json(traced)
         (tmp_path / "new.json").write_text(json.dumps(content))
         (tmp_path / "old.json").write_text(json.dumps(old_names(content)))
         graph = read_graph(tmp_path / "new.json")
         assert read_graph(tmp_path / "old.json") == graph
         assert [node.id for node in graph.nodes] == [node["node_id"] for node in content["nodes"]]
         assert [(node.kind, node.number, node.position) for node in graph.nodes] == [
-            (node.kind, node.number, node.position) for node in shown.nodes
+            (node.kind, node.number, node.position) for node in traced.nodes
         ]
         assert [link.weight for link in graph.links] == [link["weight"] for link in content["links"]]
-        assert graph.tokens == shown.tokens and graph.model == shown.model
+        assert graph.tokens == traced.tokens and graph.model == traced.model
 
 
 def test_an_old_name_that_a_feature_has_too_is_refused(pocket_trace: Trace, tmp_path: Path):
