@@ -207,6 +207,11 @@ def test_an_adapter_of_a_twin_opens_on_its_twin(twin, tmp_path):
         expected = adapted(input_ids=text()).logits
         assert not torch.allclose(twin(input_ids=text()).logits, expected)
         torch.testing.assert_close(opened(input_ids=text()).logits, expected)
+    with pytest.raises(EdgewiseError, match="carries an adapter"):
+        opened.save_pretrained(tmp_path / "both")
+    (tmp_path / "adapter/adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(EdgewiseError, match="cannot be put on its twin"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
 
 
 # ------------------------------------------------------------- other tools; torch.compile is in test_operator.py

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from edgewise.core.errors import EdgewiseError
+from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.gating.attention_interface import NAME
 from edgewise.gating.edge_gate import gate_config
 from edgewise.models.auto import SparseTwinConfig
@@ -45,6 +45,7 @@ def open_twin(name: str | Path, **kwargs: Any) -> PreTrainedModel | tuple[PreTra
     dtype = kwargs.pop("dtype", None) or legacy_dtype
     generation_config = kwargs.pop("generation_config", None)
     wants_info = kwargs.pop("output_loading_info", False)
+    adapter, adapter_name = kwargs.pop("adapter_kwargs", None) or {}, kwargs.pop("adapter_name", None)
     _check_attention(kwargs.pop("attn_implementation", None) or getattr(config, "_attn_implementation", None))
     options = {field.name: kwargs.pop(field.name) for field in fields(HubOptions) if field.name in kwargs}
     hub = HubOptions(**{key: value for key, value in options.items() if value is not None})
@@ -53,11 +54,24 @@ def open_twin(name: str | Path, **kwargs: Any) -> PreTrainedModel | tuple[PreTra
         files = _with_changes(files, config.changes())
     placement = {key: value for key, value in kwargs.items() if value is not None and value != {}}
     model = load_files(files, dtype, **placement)
+    _load_adapter(model, adapter, adapter_name)
     if generation_config is not None:
         model.generation_config = generation_config
     # what is missing or does not fit has been refused
     complete = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
     return (model, complete) if wants_info else model
+
+
+def _load_adapter(model: PreTrainedModel, adapter: dict[str, Any], name: str | None) -> None:
+    """Put the PEFT adapter on a twin whose folder or repository the auto classes were given in place of the twin's own."""
+    options = dict(adapter)
+    if (source := options.pop("_adapter_model_path", None)) is None:
+        return
+    try:
+        model.load_adapter(str(source), adapter_name=name, adapter_kwargs=options)
+    except Exception as error:  # somebody else's files: anything can be wrong with them
+        raise EdgewiseError(f"the adapter {source} cannot be put on its twin: {first_line(error)}") from error
+    model.eval()
 
 
 def twin_from_config(config: SparseTwinConfig, **kwargs: Any) -> PreTrainedModel:

@@ -39,7 +39,7 @@ def _one_device(device_map: str | torch.device | dict[str, Any] | None) -> torch
             raise EdgewiseError(
                 "a transcoder stays whole: give `device_map` one device, such as 'auto' or 'cuda:1'"
             )
-        device_map = device_map[""]
+        return _one_device(device_map[""])
     return device_of(f"cuda:{device_map}" if isinstance(device_map, int) else device_map)
 
 
