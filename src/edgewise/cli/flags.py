@@ -11,8 +11,6 @@ from typing import Any, TextIO, get_args, get_type_hints
 
 import tyro
 
-_BORDER = re.compile(r"(\x1b\[[0-9;]*m)*│(\x1b\[[0-9;]*m)*$")
-_NONE = re.compile(r"\{None\}\|(\S+)")
 _ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\s]+))?`")
 
 
@@ -54,20 +52,3 @@ class FlagNames:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
-
-
-class HelpText(FlagNames):
-    """A stream for tyro's help: arguments as flags, and no mention that an optional one may be None."""
-
-    def write(self, text: str) -> int:
-        lines = text.split("\n")
-        return self.stream.write("\n".join(map(self._tidy, lines)))
-
-    def _tidy(self, line: str) -> str:
-        indent = " " * len("{None}|") if "│" in line else ""  # keeps columns straight
-        shorter = name_flags(_NONE.sub(rf"\1{indent}", line), self.flags)
-        border = _BORDER.search(shorter)
-        if border is None:
-            return shorter
-        padding = " " * (len(line) - len(shorter))  # keeps the box straight
-        return shorter[: border.start()] + padding + shorter[border.start() :]

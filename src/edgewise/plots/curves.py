@@ -58,7 +58,9 @@ def draw_curves(result: CircuitResult, **look: Unpack[LookArguments]) -> Figure:
                 if any(model.heads and model.heads.minimal for model in result.models):
                     handles += [_mark("o"), _mark("D")]
                     labels += ["ranked", "minimal"]
-                legend.legend(handles, labels, loc="lower left", ncols=n_columns, borderaxespad=0, borderpad=0)
+                legend.legend(
+                    handles, labels, loc="lower left", ncols=n_columns, borderaxespad=0, borderpad=0
+                )
     return shown(figure)
 
 

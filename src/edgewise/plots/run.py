@@ -89,7 +89,14 @@ def _draw_loss(
     if compared:
         divergences = [dense + line["held_out_kl"] for line in compared]
         axes.plot(
-            _millions(compared), divergences, color=colour, lw=0.8, ls=":", marker=".", ms=2, label="dense + KL"
+            _millions(compared),
+            divergences,
+            color=colour,
+            lw=0.8,
+            ls=":",
+            marker=".",
+            ms=2,
+            label="dense + KL",
         )
     end, is_all = _millions(checks)[-1], {"ls": "", "marker": "D", "ms": 3.5, "zorder": 3}
     at_end = dense + summary["delta_ce"]

@@ -45,7 +45,9 @@ def draw_effects(traces: Trace | Iterable[Trace], **look: Unpack[LookArguments])
             draw_parts(right, trace)
         axes[-1][0].set_xlabel("measured in the model")
         axes[-1][1].set_xlabel(f"change of {traces[-1].measured_on}")
-        axes[0][1].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=5, columnspacing=0.9, handlelength=1)
+        axes[0][1].legend(
+            loc="lower right", bbox_to_anchor=(1, 1), ncols=5, columnspacing=0.9, handlelength=1
+        )
     return shown(figure)
 
 
@@ -74,7 +76,9 @@ def draw_parts(axes: Axes, trace: Trace) -> None:
         axes.barh(range(len(tested)), values, left=starts, color=colour, height=0.7, label=label)
         above = [a + max(v, 0.0) for a, v in zip(above, values, strict=True)]
         below = [b + min(v, 0.0) for b, v in zip(below, values, strict=True)]
-    axes.plot([i.actual for i in tested], range(len(tested)), "o", color="black", markersize=3, label="measured")
+    axes.plot(
+        [i.actual for i in tested], range(len(tested)), "o", color="black", markersize=3, label="measured"
+    )
     axes.axvline(0, color="#222222", linewidth=0.6)
     axes.set_yticks(range(len(tested)), [component_name(trace, i) for i in tested])
 

@@ -76,8 +76,8 @@ class Trace(Result):
 
     @property
     def main_key(self) -> int:
-        """The position from which heads carry most to the last one (other than itself); where the answer stands in the prompt
-        already, and heads carry at least half as much from there, that one: a copied word is explained by its source."""
+        """The position from which heads carry most to the last one (other than itself). If the answer is in the prompt, and
+        heads carry at least half as much from there, that one: a copied word is explained by its source."""
         flow = self.cells[:, :, -1].sum((0, 1))[:-1]
         if not len(flow):
             return 0
