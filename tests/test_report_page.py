@@ -766,6 +766,20 @@ def test_nodes_are_found_pinned_and_grouped_in_the_link_and_exported_as_supernod
 
 
 @in_browser
+def test_the_framed_row_is_the_hovered_one_and_else_the_selected(browser: Any, path: Path):
+    with Visit(browser, path, "#maps?head=L0H0&open=true") as page:
+        drawn = "() => document.querySelectorAll('.largemap canvas')[1].toDataURL()"
+        box = page.locator(".largemap canvas").nth(1).bounding_box()
+        selected = page.evaluate(drawn)
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        wait_for_frame(page)
+        hovered = page.evaluate(drawn)
+        page.mouse.move(5, 5)
+        wait_for_frame(page)
+        assert hovered != selected == page.evaluate(drawn)
+
+
+@in_browser
 def test_escape_closes_and_back_goes_back(browser: Any, path: Path):
     with Visit(browser, path, "#maps") as page:
         page.locator("button.head:visible").first.click()
