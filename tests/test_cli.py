@@ -1,12 +1,15 @@
 """The command line: help, version, flags instead of argument names, one line and exit code 2 for bad input."""
 
+import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tyro
 from hosts import host
 from runs import command
 from transformers.models.bloom import BloomConfig, BloomForCausalLM
@@ -14,7 +17,7 @@ from transformers.models.mamba import MambaConfig, MambaForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 import edgewise
-from edgewise.cli.flags import HelpText, flags_of, name_flags
+from edgewise.cli.flags import flags_of, name_flags
 from edgewise.cli.main import COMMANDS
 
 
@@ -114,9 +117,7 @@ def test_help_is_wrapped_where_the_terminal_ends_and_nowhere_else(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     out = command("circuit", "--help")[1]
     assert max(map(len, out.splitlines())) <= 100
-    assert (
-        "split spreads each model over all GPUs and main memory. (default: auto)" in out
-    )  # two lines of the source
+    assert "split spreads each model over all GPUs and main memory. (default: auto)" in " ".join(out.split())
     assert "(default: runs/circuit)" in out
 
 
@@ -141,13 +142,29 @@ def test_errors_of_the_library_name_arguments_and_those_of_the_command_line_flag
     assert code == 2 and err.startswith("edgewise: --context 4096 is longer than")
 
 
-def test_boxes_and_columns_of_help_stay_straight():
-    shown = io.StringIO()
-    HelpText(shown, {"edges": "--edges"}).write(
-        "│ --out {None}|PATH  Not with `edges=False`. │\nusage: [--out {None}|PATH]\n"
-        "│ --gate {None,score}                        │\n│ --valid {None}|{[STR [STR ...]]}           │\n"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_every_flag_in_groups_without_none_and_with_what_is_required(name):
+    _, out, _ = command(name, "--help")
+    flags = flags_of(COMMANDS[name]).values()
+    assert all(f"  {flag}" in out or f"  --no-{flag[2:]}" in out for flag in flags)
+    accepted = io.StringIO()
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(accepted):
+        tyro.cli(COMMANDS[name], args=["--help"])
+    assert set(re.findall(r"^  (--[a-z-]+)", out, re.MULTILINE)) <= set(
+        re.findall(r"--[a-z-]+", accepted.getvalue())
     )
-    assert shown.getvalue() == (
-        "│ --out PATH         Not with --no-edges.    │\nusage: [--out PATH]\n"
-        "│ --gate {score}                             │\n│ --valid STR [STR ...]                      │\n"
+    assert ("None" not in out and "\narguments:\n" in out) or name == "demo"
+    assert max(map(len, out.split("\n\n", 3)[3].splitlines())) <= 125
+
+
+def test_help_begins_with_what_most_runs_need():
+    _, out, _ = command("trace", "--help")
+    sections = [out.index(f"\n{title}:\n") for title in ("arguments", "basics", "more", "figures")]
+    assert sections == sorted(sections) and out.index("--prompt TEXT") < out.index("--node-threshold X")
+    assert "(required)" in out and "--key POSITION" in out
+    _, out, _ = command("compact", "--help")
+    assert re.search(r"--out PATH .*\n?.*\(required\)", out)
+    _, out, _ = command("--help")
+    assert (
+        out.index("the basics:") < out.index("  demo ") < out.index("before a run") < out.index("  features ")
     )

@@ -61,7 +61,7 @@ def test_collects_every_result_in_the_folder(results: Path):
     data = collect(results)
     json.dumps(data, allow_nan=False)
     assert data["notes"] == []
-    assert [run["checks"] for run in data["trainings"]] == [[[10, 0.4, 0.1]]]
+    assert [run["checks"] for run in data["trainings"]] == [[[10, 0.4, 0.1, None]]]
     (task,) = data["tasks"]
     assert task["task"] == "antonym"
     assert [model["model"] for model in task["models"]] == MODELS

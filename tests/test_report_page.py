@@ -686,6 +686,11 @@ def test_every_run_is_there_under_its_name(browser: Any, tmp_path: Path):
         page.locator("#view-overview select").select_option("b")
         wait_for_frame(page)
         assert "misses its tolerance of 0.01" in page.locator(".figure.missed").inner_text()
+        assert page.locator(".facts .missed").inner_text().startswith("loss, misses its tolerance")
+        end = page.locator(
+            ".training .chart .point"
+        ).last  # above the dashed line, whatever the last check was
+        assert end.bounding_box()["y"] < page.locator(".training line.target").bounding_box()["y"] - 5
         assert page.locator(".tasks-table tbody tr").count() == 1  # a flow is no task
         go(page, "flow?task=1")
         assert page.locator("#view-flow svg").count() > 0
@@ -693,6 +698,85 @@ def test_every_run_is_there_under_its_name(browser: Any, tmp_path: Path):
     with Visit(browser, file) as page:  # the twin of the circuits, not that of another run
         figures = page.locator(".figure").all_inner_texts()
         assert "0.45" in figures[1] and "pocket-sparse" in figures[1] and "+0.006" in figures[2]
+
+
+@in_browser
+def test_a_missed_kl_looks_missed_unless_only_the_loss_is_held_to_the_tolerance(browser: Any, tmp_path: Path):
+    file, training = tmp_path / "report.html", report()["trainings"][0] | {"kl": 0.013}
+    for constraint, missed in (("loss-and-kl", 1), ("loss", 0)):
+        file.write_text(
+            report_html(report(trainings=[training | {"constraint": constraint}], tasks=[], traces=[]))
+        )
+        with Visit(browser, file) as page:
+            assert page.locator(".figure.missed").count() == page.locator(".facts .missed").count() == missed
+            assert (
+                "KL 0.013 misses its tolerance of 0.01" in page.locator(".figures").inner_text()
+            ) == missed
+
+
+@in_browser
+def test_one_validation_is_a_point(browser: Any, tmp_path: Path):
+    training = report()["trainings"][0] | {"checks": [[1000, 0.01, 0.004, 0.003]]}
+    file = tmp_path / "report.html"
+    file.write_text(report_html(report(trainings=[training])))
+    with Visit(browser, file) as page:
+        assert (
+            page.locator(".training .chart .point").count() == 4
+        )  # density; loss, KL and the loss at the end
+
+
+@in_browser
+def test_nodes_are_found_pinned_and_grouped_in_the_link_and_exported_as_supernodes(browser: Any, path: Path):
+    with Visit(browser, path, "#trace") as page:
+        page.get_by_label("Find a feature or token").fill(
+            "SMALL"
+        )  # the output, and the feature that promotes it
+        chips = page.locator(".card.graph .chip")
+        wait_for_frame(page)
+        assert chips.all_inner_texts() == ["L1/12 at 5 “large”", "output “small”"]
+        assert page.locator(".node.found").count() == 2 and page.locator(".node.faded").count() == 9
+        for chip in (0, 1):
+            chips.nth(chip).click()
+            page.get_by_role("button", name="Pin", exact=True).click()
+            page.get_by_label("Group").fill("sizes; of: things")
+            page.get_by_label("Group").press("Enter")
+            wait_for_fragment(page, "pins1=")
+        wait_for_text(page.locator(".pins"), "2 pinned nodes")
+        assert page.locator(".group-name").text_content() == "sizes; of: things"
+        page.keyboard.press("Escape")
+        wait_for_frame(page)
+        assert chips.count() == 0 and page.locator(".node.pinned").count() == 2
+        link = page.url.partition("#")[2]
+    with Visit(browser, path, f"#{link}") as page:
+        pins = page.locator(".pins")
+        wait_for_text(pins, "sizes; of: things")
+        with page.expect_download() as download:
+            pins.get_by_role("button", name="Export as supernodes").click()
+        saved = json.loads(download.value.path().read_text())["qParams"]
+        assert saved["pinnedIds"] == ["1_12_4", "4_7_7"]
+        assert saved["supernodes"] == [["sizes; of: things", "1_12_4", "4_7_7"]]
+        pins.get_by_role("button", name="Unpin L1/12").click()
+        wait_for_text(pins, "1 pinned node")
+        page.get_by_role("button", name="pocket", exact=True).last.click()  # the other model has its own
+        wait_for_fragment(page, "side=0")
+        wait_for_frame(page)
+        assert pins.count() == 0
+    with Visit(browser, path, "#trace?pins1=%25zz:nowhere,1_12_4;broken;:9_9_9") as page:
+        wait_for_text(page.locator(".pins"), "1 pinned node")
+
+
+@in_browser
+def test_the_framed_row_is_the_hovered_one_and_else_the_selected(browser: Any, path: Path):
+    with Visit(browser, path, "#maps?head=L0H0&open=true") as page:
+        drawn = "() => document.querySelectorAll('.largemap canvas')[1].toDataURL()"
+        box = page.locator(".largemap canvas").nth(1).bounding_box()
+        selected = page.evaluate(drawn)
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        wait_for_frame(page)
+        hovered = page.evaluate(drawn)
+        page.mouse.move(5, 5)
+        wait_for_frame(page)
+        assert hovered != selected == page.evaluate(drawn)
 
 
 @in_browser
@@ -811,7 +895,14 @@ def test_axe_finds_nothing_serious(browser: Any, path: Path, scheme: str):
         rules = (
             {} if scheme == "light" else {"runOnly": ["color-contrast"]}
         )  # all that the dark theme changes
-        for tab in ("overview", "maps?head=L0H1&open=true", "flow", "circuit?head=L0H0", "trace?pick=link:0"):
+        for tab in (
+            "overview",
+            "maps?head=L0H1&open=true",
+            "flow",
+            "circuit?head=L0H0",
+            "trace?pick=link:0",
+            "trace?pick=node:1_12_4&find=large&pins1=sizes:1_12_4,E_1_4",
+        ):
             go(page, tab)
             findings = page.evaluate("rules => axe.run(rules).then(results => results.violations)", rules)
             serious = [

@@ -236,6 +236,18 @@ def test_members_of_supernodes_are_pinned(pocket_trace: Trace):
     assert members and members < set(parameters["pinnedIds"])
 
 
+def test_supernodes_of_the_report_replace_those_of_the_clusters(pocket_trace: Trace, tmp_path: Path):
+    first, second, *_ = [node["node_id"] for node in graph_json(pocket_trace)["nodes"]]
+    file = tmp_path / "supernodes.json"
+    file.write_text(json.dumps({"qParams": {"pinnedIds": [first, second], "supernodes": [["sizes", first]]}}))
+    written = json.loads(write_graph(pocket_trace, tmp_path, file).read_text())["qParams"]
+    assert written["pinnedIds"] == [first, second] and written["supernodes"] == [["sizes", first]]
+    assert written["linkType"] == "both"
+    file.write_text(json.dumps({"qParams": {"pinnedIds": ["0_99999_0"], "supernodes": []}}))
+    with pytest.raises(EdgewiseError, match="0_99999_0, which is no node of the trace"):
+        write_graph(pocket_trace, tmp_path, file)
+
+
 def test_token_texts_are_exported_unchanged(pocket_trace: Trace, tmp_path: Path):
     odd = ["\n", "\t", "</script>", '"', "\\", "🙂", "שלום", "\u202e" + "x" * 200]
     content = json.loads(write_graph(replace(pocket_trace, tokens=odd), tmp_path).read_text())

@@ -42,7 +42,7 @@ export class HeadDetail {
       ),
       el(
         "div",
-        { class: "twins" },
+        { class: "twins", onpointerleave: () => this.drawTexts(this.query()) },
         ...this.maps.map((map, i) => el("div", { class: "twin" }, this.facts[i]!, map.element, this.texts[i]!)),
       ),
       el(
@@ -96,6 +96,7 @@ export class HeadDetail {
     const at = parseHead(this.head);
     if (!at || !this.prompt) return;
     const { tokens } = this.prompt;
+    this.maps.forEach((map) => map.showQuery(query)); // one row is framed: the hovered one, or else the selected
     this.texts.forEach((text, i) => {
       const packed = this.prompt!.maps[i];
       if (!packed) return;

@@ -45,6 +45,13 @@ export class LargeMap {
     this.draw();
   }
 
+  /** Frame the row of a query. */
+  showQuery(query: number): void {
+    if (query === this.query) return;
+    this.query = query;
+    this.draw();
+  }
+
   draw(): void {
     const { maps, canvas } = this;
     const width = this.element.clientWidth;

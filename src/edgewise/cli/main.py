@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr
 
 import tyro
 
@@ -16,8 +16,9 @@ from edgewise.cli.compact import compact
 from edgewise.cli.demo import demo
 from edgewise.cli.evaluate import evaluate
 from edgewise.cli.features import features
-from edgewise.cli.flags import FlagNames, HelpText, describe_flags, flags_of
+from edgewise.cli.flags import FlagNames, flags_of
 from edgewise.cli.flow import flow
+from edgewise.cli.help import command_help, overview
 from edgewise.cli.info import info
 from edgewise.cli.maps import maps
 from edgewise.cli.plan import plan
@@ -37,26 +38,25 @@ Examples:
   edgewise COMMAND --help                              what a command takes
   edgewise --version                                   which version this is"""
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    # the basics
-    "demo": demo,
-    "sparsify": sparsify,
-    "circuit": circuit,
-    "maps": maps,
-    "trace": trace,
-    "report": report,
-    # before a run, and on its twin
-    "info": info,
-    "plan": plan,
-    "eval": evaluate,
-    "tasks": tasks,
-    "compact": compact,
-    # more to look at
-    "flow": flow,
-    "ablate": ablate,
-    "transcoder": transcoder,
-    "features": features,
+GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "the basics": {
+        "demo": demo,
+        "sparsify": sparsify,
+        "circuit": circuit,
+        "maps": maps,
+        "trace": trace,
+        "report": report,
+    },
+    "before a run, and on its twin": {
+        "info": info,
+        "plan": plan,
+        "eval": evaluate,
+        "tasks": tasks,
+        "compact": compact,
+    },
+    "more to look at": {"flow": flow, "ablate": ablate, "transcoder": transcoder, "features": features},
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 _OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
@@ -82,12 +82,11 @@ def _run(name: str, arguments: Sequence[str]) -> None:
     """Run one command, with arguments of the library shown as flags: in help, progress and errors, not in results."""
     command = COMMANDS[name]
     flags = flags_of(command)
-    wants_help = {"-h", "--help"} & set(arguments)
-    if wants_help:
-        describe_flags(command)
-    stdout = HelpText(sys.stdout, flags) if wants_help else sys.stdout
-    with redirect_stdout(stdout), errors_in_one_line(flags):  # type: ignore
-        tyro.cli(command, prog=f"edgewise {name}", description=description(command), args=arguments)
+    with errors_in_one_line(flags):
+        if {"-h", "--help"} & set(arguments):
+            print(command_help(name, command, description(command), flags))
+        else:
+            tyro.cli(command, prog=f"edgewise {name}", description=description(command), args=arguments)
 
 
 @contextmanager
@@ -125,6 +124,13 @@ def _printable(text: str) -> str:
 
 def _overview(arguments: Sequence[str]) -> None:
     """Show all commands with the first sentence of each, or refuse a word that is none of them."""
+    if {"-h", "--help"} & set(arguments) or not arguments:
+        first = {
+            title: {name: description(command).splitlines()[0] for name, command in group.items()}
+            for title, group in GROUPS.items()
+        }
+        print(overview(DESCRIPTION, first))
+        return
     app = tyro.extras.SubcommandApp()
     for name, command in COMMANDS.items():
         app.command(name=name, help=description(command).splitlines()[0])(command)

@@ -6,13 +6,15 @@ fields, which other readers ignore.
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import write_json
 from edgewise.core.schema import read_as
+from edgewise.core.text import visible
 from edgewise.tracing.graph_file import KINDS
 from edgewise.tracing.result import Trace
 from edgewise.tracing.schema import Node
@@ -27,10 +29,26 @@ class _GraphList:
     graphs: list[dict[str, Any]]
 
 
-def write_graph(trace: Trace, folder: str | Path) -> Path:
-    """Write a trace's graph into a folder, and add it to the folder's list."""
+@dataclass(frozen=True)
+class _QueryParameters:
+    pinnedIds: list[str]
+    supernodes: list[list[str]]
+
+
+@dataclass(frozen=True)
+class _Supernodes:
+    qParams: _QueryParameters
+
+
+def write_graph(trace: Trace, folder: str | Path, supernodes: str | Path | None = None) -> Path:
+    """Write a trace's graph into a folder, and add it to the folder's list. `supernodes`: the file of pinned nodes and their
+    groups that the report exports, instead of the trace's clusters."""
     folder = Path(folder)
     content = graph_json(trace)
+    if supernodes is not None:
+        content["qParams"] |= _read_supernodes(
+            Path(supernodes), {node["node_id"] for node in content["nodes"]}
+        )
     slug = content["metadata"]["slug"]
     path = write_json(folder / f"{slug}.json", content, indent=None)
     listed = folder / LIST
@@ -38,6 +56,16 @@ def write_graph(trace: Trace, folder: str | Path) -> Path:
     graphs = [graph for graph in graphs if graph.get("slug") != slug]
     write_json(listed, {"graphs": [*graphs, content["metadata"]]})
     return path
+
+
+def _read_supernodes(path: Path, known: set[str]) -> dict[str, Any]:
+    pinned = read_as(_Supernodes, path, "supernodes").qParams
+    named = {*pinned.pinnedIds, *(node for _, *nodes in filter(None, pinned.supernodes) for node in nodes)}
+    if unknown := sorted(named - known):
+        raise EdgewiseError(
+            f"{path} names {visible(unknown[0], 40)}, which is no node of the trace: it was exported from another one"
+        )
+    return asdict(pinned)
 
 
 def graph_json(trace: Trace) -> dict[str, Any]:
