@@ -209,6 +209,9 @@ def test_an_adapter_of_a_twin_opens_on_its_twin(twin, tmp_path):
         torch.testing.assert_close(opened(input_ids=text()).logits, expected)
     with pytest.raises(EdgewiseError, match="carries an adapter"):
         opened.save_pretrained(tmp_path / "both")
+    for open_twin in (edgewise.load, edgewise.SparseTwin.from_pretrained):
+        with pytest.raises(EdgewiseError, match="AutoModelForCausalLM"):
+            open_twin(tmp_path / "adapter")
     (tmp_path / "adapter/adapter_model.safetensors").write_bytes(b"")
     with pytest.raises(EdgewiseError, match="cannot be put on its twin"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
