@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.core import files
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import folder_lock, write_atomically
 
@@ -47,11 +46,10 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     assert read == ["through"] and pipe.is_fifo()
 
 
-def test_a_pipe_that_nobody_reads_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "PIPE_SECONDS", 0.1)
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path):
     os.mkfifo(tmp_path / "summary.json")
     with pytest.raises(EdgewiseError, match="a pipe that nobody reads"):
-        files.write_json(tmp_path / "summary.json", {})
+        write_atomically(tmp_path / "summary.json", lambda pipe: pipe.write_text("{}"), pipe_seconds=0.1)
 
 
 PRINT = """

@@ -22,18 +22,21 @@ try:
 except ImportError:  # Windows: folders are not locked
     fcntl = None
 
-PIPE_SECONDS = 5
+_PIPE_SECONDS = 5.0
 _Identity = tuple[int, int]
 """Device and inode of a folder."""
 _locked: ContextVar[frozenset[_Identity]] = ContextVar("locked", default=frozenset())
 """Folders that the calling code has locked already, further up."""
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
+def write_atomically(
+    path: str | Path, write: Callable[[Path], object], pipe_seconds: float = _PIPE_SECONDS
+) -> None:
     """Have `write` fill a file beside `path`, under a hidden name, and rename it once it is on the disk.
 
     Whatever happens meanwhile, `path` is what it was before or what it is to be. What is not a regular file, such as a
-    device or a pipe, is written to directly: renaming would replace it. So is /dev/stdout where output goes to a file.
+    device or a pipe, is written to directly: renaming would replace it. So is /dev/stdout where output goes to a file. A
+    pipe that nobody has opened to read within `pipe_seconds` is refused.
     """
     given, path = Path(path), _resolved(Path(path))
     try:
@@ -41,7 +44,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
             _write_into(descriptor, write)
             return
         if given.exists() and not given.is_file():
-            with _reader_of(given):
+            with _reader_of(given, pipe_seconds):
                 write(given)  # a pipe behind /dev/stdout has no other name
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +65,12 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 
 
 @contextmanager
-def _reader_of(path: Path) -> Iterator[None]:
-    """Refuse a pipe that nobody has opened to read within `PIPE_SECONDS`: opening it to write would wait for ever."""
+def _reader_of(path: Path, seconds: float) -> Iterator[None]:
+    """Refuse a pipe that nobody has opened to read within `seconds`: opening it to write would wait for ever."""
     if not path.is_fifo():
         yield
         return
-    give_up = time.monotonic() + PIPE_SECONDS
+    give_up = time.monotonic() + seconds
     while True:
         try:
             writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
