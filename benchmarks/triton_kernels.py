@@ -122,7 +122,8 @@ def compile_variants(width: int, dtype: str, capabilities: list[int]) -> None:
     for variant, changes in VARIANTS.items():
         for kernel in KERNELS:
             for capability in capabilities:
-                tiles = getattr(launch_plan(width, DTYPES[dtype][0]), kernel)
+                plan = launch_plan(width, DTYPES[dtype][0])
+                tiles = getattr(plan.for_mask() if "mask" in changes else plan, kernel)
                 usage = compile_kernel(kernel, width, dtype, capability, tiles, changes)
                 print(f"{variant:<36}{kernel:<17} sm_{capability} {usage}", flush=True)
                 failed |= (usage.stack > 0 and dtype != "fp32") or not usage.mma

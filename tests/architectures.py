@@ -57,6 +57,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         ("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"), _MLA
     ),
     **dict.fromkeys(("minicpm3", "kimi_linear", "youtu", "mistral_large4", "hy_v4"), _MLA),
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+        "index_block_size": 4,
+        "index_topk_blocks": 2,
+        "index_n_heads": 2,
+    },
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},

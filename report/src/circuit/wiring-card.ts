@@ -16,7 +16,7 @@ export function wiringCard({ store }: Context, task: () => Task, toggleHead: (he
   const frame = card(
     store,
     "Wiring",
-    "The strongest edges of the circuit, from the embedding (bottom) to the logits (top); line width is the edge's attribution score. Discs are the heads of the circuit; each layer's MLP is at its right.",
+    "The strongest edges of the circuit, from the embedding (bottom) to the logits (top); line width is the edge's attribution score, orange ones are negative. Large circles are the heads of the circuit, small ones those that only its edges join; each layer's MLP is at its right.",
     "wiring",
     {
       pictures: () => pictures,

@@ -86,7 +86,7 @@ function drawEdges({ edges, selected, colour }: WiringOptions, { find }: Layout)
     const middle = (source.y + target.y) / 2;
     const line = svg("path", {
       d: `M${source.x} ${source.y}C${source.x} ${middle} ${target.x} ${middle} ${target.x} ${target.y}`,
-      class: own ? "wire on" : fadeOthers ? "wire off" : "wire",
+      class: `wire${own ? " on" : fadeOthers ? " off" : ""}${value < 0 ? " minus" : ""}`,
       stroke: colour,
       "stroke-width": 0.6 + 5 * Math.sqrt(Math.abs(value) / max),
     });

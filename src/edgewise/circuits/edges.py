@@ -53,13 +53,13 @@ def find_edges(search: Search, wiring: Wiring) -> EdgeCircuit:
         circuit = with_minimal(search, "edges", objective, order.pooled, prefix, config.minimal_edges)
     except Interrupted as interrupt:
         raise Interrupted(EdgeCircuit(interrupt.partial, kv_heads, pairs)) from interrupt
-    found = EdgeCircuit(circuit, kv_heads, pairs)
+    edge_circuit = EdgeCircuit(circuit, kv_heads, pairs)
     if circuit.minimal is None:
-        return found
+        return edge_circuit
     try:
-        return found._replace(edges_at_tokens=_at_tokens(search, wiring, circuit.minimal))
+        return edge_circuit._replace(edges_at_tokens=_at_tokens(search, wiring, circuit.minimal))
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(found) from interrupt
+        raise Interrupted(edge_circuit) from interrupt
 
 
 def _at_tokens(search: Search, wiring: Wiring, circuit: MinimalCircuit) -> MinimalCircuit | None:

@@ -115,8 +115,8 @@ def _field_texts(config: type) -> dict[str, str]:
 def _parameter_texts(command: Command) -> dict[str, str]:
     """The lines of `Args` in a command's docstring."""
     _, _, arguments = inspect.cleandoc(command.__doc__ or "").partition("Args:\n")
-    found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _entry(flag: _Flag, width: int, positional: bool) -> str:

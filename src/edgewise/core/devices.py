@@ -35,6 +35,23 @@ def device_of(device: "str | torch.device | None") -> "torch.device":
     return named
 
 
+def one_device(
+    device_map: "str | int | torch.device | dict[str, Any] | None", what: str
+) -> "torch.device | None":
+    """The device of a `device_map`, as transformers takes it, for something that is not spread over several."""
+    if device_map is None:
+        return None
+    if isinstance(device_map, dict):
+        if device_map.keys() != {""}:
+            raise EdgewiseError(
+                f"{what} stays whole: give `device_map` one device, such as 'auto' or 'cuda:1'"
+            )
+        return one_device(device_map[""], what)
+    if device_map in ("balanced", "balanced_low_0", "sequential"):
+        return device_of("auto")
+    return device_of(f"cuda:{device_map}" if isinstance(device_map, int) else device_map)
+
+
 def _accelerator() -> "torch.device | None":
     """The accelerator that is there. `current_accelerator` names the one that torch was built for, there or not."""
     import torch

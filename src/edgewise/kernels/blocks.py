@@ -14,6 +14,7 @@ from edgewise.kernels.backend import Backend, Forward, Gradients, Inputs
 from edgewise.kernels.closed_heads import OpenHeads, open_heads
 from edgewise.kernels.equations import GateSpec
 from edgewise.kernels.noise import noise_keys
+from edgewise.kernels.one_query import forward_one_query
 from edgewise.kernels.rows import RowBlock, RowGradients, RowPasses
 
 
@@ -44,6 +45,8 @@ def blocked_backend(row_passes: RowPasses, size: BlockSize = DEFAULT_SIZE) -> Ba
     """Gated attention of tensors that share one precision, float32 or float64; closed heads are left out."""
 
     def forward(inputs: Inputs, spec: GateSpec) -> Forward:
+        if inputs.q.shape[2] == 1 and spec.mode == "deterministic":
+            return forward_one_query(inputs, spec)
         heads = open_heads(inputs, spec)
         return heads.scatter(
             _forward(heads.inputs, heads.spec, _noise(inputs, spec, heads), row_passes, size)

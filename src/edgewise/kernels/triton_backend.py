@@ -26,6 +26,10 @@ class LaunchPlan(NamedTuple):
     query_gradients: Tiles
     key_gradients: Tiles
 
+    def for_mask(self) -> "LaunchPlan":
+        """Smaller tiles, where a mask is read: it takes registers, too."""
+        return LaunchPlan(*(x._replace(queries=min(32, x.queries), keys=min(32, x.keys)) for x in self))
+
 
 def block_width(width: int) -> int:
     """Columns of a tile that holds heads of this width: a power of 2, at least 16, as tensor cores want."""
@@ -56,13 +60,17 @@ FULL = {
 def triton_backend(plan: Callable[[int, torch.dtype], LaunchPlan] = launch_plan) -> Backend:
     """Gated attention by Triton, in float32, bfloat16 or float16 with float32 sums; triton is imported when it runs."""
 
+    def tiles(inputs: Inputs, spec: GateSpec) -> LaunchPlan:
+        chosen = plan(_width(inputs), inputs.q.dtype)
+        return chosen if spec.mask is None else chosen.for_mask()
+
     def forward(inputs: Inputs, spec: GateSpec) -> Forward:
-        return _forward(_rows_contiguous(inputs), spec, plan(_width(inputs), inputs.q.dtype).forward)
+        return _forward(_rows_contiguous(inputs), spec, tiles(inputs, spec).forward)
 
     def backward(inputs: Inputs, spec: GateSpec, saved: Forward, dy: Tensor, dedges: Tensor) -> Gradients:
-        tiles = plan(_width(inputs), inputs.q.dtype)
+        chosen = tiles(inputs, spec)
         return _backward(
-            _rows_contiguous(inputs), spec, saved, _contiguous_rows(dy), dedges.contiguous(), tiles
+            _rows_contiguous(inputs), spec, saved, _contiguous_rows(dy), dedges.contiguous(), chosen
         )
 
     return Backend(forward, backward, takes_half=True)

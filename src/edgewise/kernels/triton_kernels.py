@@ -60,11 +60,12 @@ def _store_tile(x, value, rows, stride, n_rows, D: tl.constexpr, BLOCK_D: tl.con
 
 
 @jit
-def _hide(s, i, j, start, mask, queries, keys):
-    """Minus infinity where a key is not visible."""
+def _hide(s, i, j, i0, start, mask, queries, keys):
+    """Minus infinity where a key is not visible; `i0`: the tile's first query, so that offsets from there fit 32 bits."""
     visible = (j >= start) & (j <= i + keys - queries) & (i < queries)
     if mask is not None:
-        visible = visible & (tl.load(mask + i.to(tl.int64) * keys + j, mask=visible, other=0) != 0)
+        rows = mask + tl.cast(i0, tl.int64) * keys
+        visible = visible & (tl.load(rows + ((i - i0) * keys + j), mask=visible, other=0) != 0)
     return tl.where(visible, s, float("-inf"))
 
 
@@ -72,7 +73,9 @@ def _hide(s, i, j, start, mask, queries, keys):
 def _gates(s, lse, j, b, sink, key0, key1, KAPPA: tl.constexpr, SINKS: tl.constexpr, SAMPLE: tl.constexpr):
     """P, E, M and u of a tile of scores."""
     P = tl.exp(s - lse)
-    z = s - KAPPA * lse + b
+    z = s + b
+    if KAPPA != 0:  # 0 * lse would keep lse in registers
+        z = s - KAPPA * lse + b
     if not SINKS:
         z = tl.where(j == sink, float("-inf"), z)
     E = tl.exp(tl.minimum(z, 40.0))  # sigmoid(40) is 1; a square of exp(40) still fits in single precision
@@ -133,7 +136,8 @@ def forward_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """y, and lse, expected and open edges of each query."""
-    i = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    i0 = tl.program_id(0) * BLOCK_M
+    i = i0 + tl.arange(0, BLOCK_M)
     batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     K, V = k + batch * k_batch + head // GROUPS * k_head, v + batch * v_batch + head // GROUPS * v_head
     if mask is not None:
@@ -155,7 +159,7 @@ def forward_kernel(
         j = j0 + tl.arange(0, BLOCK_N)
         K_tile = _tile(K, j, k_row, keys, D, BLOCK_D)
         s = tl.dot(Q, tl.trans(K_tile), input_precision=PRECISION, out_dtype=REAL) * SCALE
-        s = _hide(s, i[:, None], j[None, :], start[:, None], mask, queries, keys)
+        s = _hide(s, i[:, None], j[None, :], i0, start[:, None], mask, queries, keys)
         larger = tl.maximum(m, tl.max(s, 1))
         origin = tl.where(larger == float("-inf"), 0.0, larger)
         total = total * tl.exp(m - origin) + tl.sum(tl.exp(s - origin[:, None]), 1)
@@ -172,7 +176,7 @@ def forward_kernel(
         K_tile = _tile(K, j, k_row, keys, D, BLOCK_D)
         V_tile = _tile(V, j, v_row, keys, D_V, BLOCK_DV)
         s = tl.dot(Q, tl.trans(K_tile), input_precision=PRECISION, out_dtype=REAL) * SCALE
-        s = _hide(s, i[:, None], j[None, :], start[:, None], mask, queries, keys)
+        s = _hide(s, i[:, None], j[None, :], i0, start[:, None], mask, queries, keys)
         P, E, M, _u = _gates(s, row_lse[:, None], j[None, :], b_head, sink, key0, key1, KAPPA, SINKS, SAMPLE)
         row_edges += tl.sum(E / (1 + E), 1)
         row_open += tl.sum(M, 1)
@@ -195,7 +199,8 @@ def query_gradients_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dQ, and D = dO . O and sum_j dz of each query."""
-    i = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    i0 = tl.program_id(0) * BLOCK_M
+    i = i0 + tl.arange(0, BLOCK_M)
     batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     K, V = k + batch * k_batch + head // GROUPS * k_head, v + batch * v_batch + head // GROUPS * v_head
     if mask is not None:
@@ -225,7 +230,7 @@ def query_gradients_kernel(
             V_tile = _tile(V, j, v_row, keys, D_V, BLOCK_DV)
             s = tl.dot(Q, tl.trans(K_tile), input_precision=PRECISION, out_dtype=REAL) * SCALE
             G = tl.dot(dO, tl.trans(V_tile), input_precision=PRECISION, out_dtype=REAL)
-            s = _hide(s, i[:, None], j[None, :], start[:, None], mask, queries, keys)
+            s = _hide(s, i[:, None], j[None, :], i0, start[:, None], mask, queries, keys)
             P, E, M, u = _gates(s, row_lse, j[None, :], b_head, sink, key0, key1, KAPPA, SINKS, SAMPLE)
             sum_dz += tl.sum(_dz(P, E, u, G, c), 1)
     slope = KAPPA * sum_dz[:, None]
@@ -237,7 +242,7 @@ def query_gradients_kernel(
         V_tile = _tile(V, j, v_row, keys, D_V, BLOCK_DV)
         s = tl.dot(Q, tl.trans(K_tile), input_precision=PRECISION, out_dtype=REAL) * SCALE
         G = tl.dot(dO, tl.trans(V_tile), input_precision=PRECISION, out_dtype=REAL)
-        s = _hide(s, i[:, None], j[None, :], start[:, None], mask, queries, keys)
+        s = _hide(s, i[:, None], j[None, :], i0, start[:, None], mask, queries, keys)
         P, E, M, u = _gates(s, row_lse, j[None, :], b_head, sink, key0, key1, KAPPA, SINKS, SAMPLE)
         dz = _dz(P, E, u, G, c)
         if KAPPA == 0:
@@ -288,18 +293,20 @@ def key_gradients_kernel(
             dO = _tile(dy + batch * dy_batch + head * dy_head, i, dy_row, queries, D_V, BLOCK_DV)
             row_lse = tl.load(lse + row + i, mask=i < queries, other=0.0)[None, :]
             row_D = tl.load(rows_D + row + i, mask=i < queries, other=0.0)[None, :]
-            slope = KAPPA * tl.load(sums_dz + row + i, mask=i < queries, other=0.0)[None, :]
+            slope = tl.zeros([1, BLOCK_M], REAL)
+            if KAPPA != 0:
+                slope = KAPPA * tl.load(sums_dz + row + i, mask=i < queries, other=0.0)[None, :]
             start = _first_keys(starts, batch, starts_batch, i, queries, keys)[None, :]
             sink = _sink_keys(sinks, batch, head, sinks_batch, sinks_head, i, queries, SINKS)[None, :]
             noise_row = ((first_sequence + batch) * heads + head) * queries + i
             key0, key1 = _noise_rows(seed, noise_row, SAMPLE)
             key0, key1 = key0[None, :], key1[None, :]
             s = tl.dot(K_tile, tl.trans(Q), input_precision=PRECISION, out_dtype=REAL) * SCALE
-            G = tl.dot(V_tile, tl.trans(dO), input_precision=PRECISION, out_dtype=REAL)
-            s = _hide(s, i[None, :], j[:, None], start, head_mask, queries, keys)
+            s = _hide(s, i[None, :], j[:, None], i0, start, head_mask, queries, keys)
             P, E, M, u = _gates(s, row_lse, j[:, None], b_head, sink, key0, key1, KAPPA, SINKS, SAMPLE)
-            dS = P * (M * G - row_D - slope) + _dz(P, E, u, G, c)
             dV += tl.dot((M * P).to(dO.dtype), dO, input_precision=PRECISION, out_dtype=REAL)
+            G = tl.dot(V_tile, tl.trans(dO), input_precision=PRECISION, out_dtype=REAL)
+            dS = P * (M * G - row_D - slope) + _dz(P, E, u, G, c)
             dK += tl.dot(dS.to(Q.dtype), Q, input_precision=PRECISION, out_dtype=REAL)
     row = (batch * kv_heads + kv_head) * keys
     _store_tile(dk + row * D, dK * SCALE, j, D, keys, D, BLOCK_D)

@@ -55,6 +55,10 @@ def find_model(name: str | Path, hub: HubOptions = ANY_HUB) -> ModelFiles:
         folder /= hub.subfolder
         config = folder / "config.json"
         if not config.is_file() and not (folder / AUTHORS_FILE).is_file():
+            if (folder / "adapter_config.json").is_file():
+                raise EdgewiseError(
+                    f"{folder} holds a PEFT adapter, not a model; open both with AutoModelForCausalLM.from_pretrained"
+                )
             raise EdgewiseError(f"{folder} is not a model folder: it has no config.json")
         return ModelFiles(name, folder, _read_config(config) if config.is_file() else None, hub)
     if folder.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):

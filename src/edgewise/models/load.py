@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from edgewise.core.devices import device_of, dtype_of
+from edgewise.core.devices import device_of, dtype_of, one_device
 from edgewise.core.errors import EdgewiseError, first_line
 from edgewise.core.threads import use_free_cores
 from edgewise.gating.config import GateConfig
@@ -129,7 +129,7 @@ def _load_twin(
     folder = files.download()
     state = read_twin_weights(files.name, folder, verify)
     if (kept := read_kept_heads(files.name, files.config)) is not None:
-        return _load_compact(files, kept, state, dtype)
+        return _load_compact(files, kept, state, dtype, placement)
     gate_state = {key: state.pop(key) for key in list(state) if GATE_KEY in key}
     adapters = files.config[TWIN_KEY].get(ADAPTERS_KEY)
     if adapters is None:
@@ -154,17 +154,26 @@ def _load_twin(
 
 
 def _load_compact(
-    files: ModelFiles, kept: KeptHeads, state: dict[str, Tensor], dtype: torch.dtype | str | None
+    files: ModelFiles,
+    kept: KeptHeads,
+    state: dict[str, Tensor],
+    dtype: torch.dtype | str | None,
+    placement: dict[str, Any],
 ) -> PreTrainedModel:
     """A compacted twin; it is small, and stays whole on the device that it is moved to."""
     assert files.config is not None
+    device = one_device(placement.get("device_map"), "a compacted twin")
+    if placement.get("quantization_config") is not None:
+        raise EdgewiseError(
+            f"{files.name} is a compacted twin, which is not quantised; leave out `quantization_config`"
+        )
     config, host = read_gate(files.name, files.config)
     typed = host_config(host, files.name)
     check_sizes(typed, files.name, None)  # the host has more heads than the files
     model = load_compact(files.name, typed, config, kept, state)
     own = typed.dtype or torch.float32
     precision = own if dtype in (None, "auto") else dtype
-    model = model.to(getattr(torch, precision) if isinstance(precision, str) else precision)  # pyright: ignore
+    model = model.to(device, getattr(torch, precision) if isinstance(precision, str) else precision)  # pyright: ignore
     model.name_or_path = model.config.name_or_path = files.address
     return model
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgewise.core.devices import device_of, dtype_of
+from edgewise.core.devices import dtype_of, one_device
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import is_folder
 from edgewise.models.hub import HubOptions, download_file
@@ -26,21 +26,12 @@ def from_pretrained(
 ) -> Transcoder:
     """A transcoder by folder or hub name, in a precision and on one device if these are given."""
     options = HubOptions(**hub)
-    precision, device = dtype_of(dtype), _one_device(device_map)  # refused before anything is downloaded
+    precision, device = (
+        dtype_of(dtype),
+        one_device(device_map, "a transcoder"),
+    )  # refused before anything is downloaded
     transcoder = load_transcoder(_folder(name, options), model)
     return transcoder.to(device=device, dtype=precision)
-
-
-def _one_device(device_map: str | torch.device | dict[str, Any] | None) -> torch.device | None:
-    if device_map is None:
-        return None
-    if isinstance(device_map, dict):
-        if device_map.keys() != {""}:
-            raise EdgewiseError(
-                "a transcoder stays whole: give `device_map` one device, such as 'auto' or 'cuda:1'"
-            )
-        return _one_device(device_map[""])
-    return device_of(f"cuda:{device_map}" if isinstance(device_map, int) else device_map)
 
 
 def _folder(name: str | Path, options: HubOptions) -> Path:
