@@ -16,6 +16,7 @@ from edgewise.models.registry import embedded, embedded_name
 from edgewise.models.twin_format import ADAPTERS_KEY, TWIN_KEY, read_gate
 
 CARD, SUMMARY, PICTURE = "README.md", "summary.json", "run.png"
+CONSTRAINTS = {"loss": "held-out loss, not KL", "loss-and-kl": "held-out loss and KL"}
 GENERATED = (
     "<!-- Written by edgewise from config.json and summary.json; remove this line to keep your own text. -->"
 )
@@ -213,7 +214,8 @@ def _training(summary: dict[str, Any]) -> str:
         ("learning rate", settings.get("learning_rate")),
         ("LoRA rank", settings.get("lora")),
         ("precision", settings.get("dtype")),
-        ("loss tolerance, nats", summary.get("tolerance")),
+        ("tolerance, nats", summary.get("tolerance")),
+        ("held within it", CONSTRAINTS.get(summary.get("constraint", ""))),
         ("seed", summary.get("seed")),
         ("seconds", summary.get("seconds")),
         ("versions", ", ".join(f"{package} {number}" for package, number in versions.items())),

