@@ -175,6 +175,15 @@ def test_damaged_results(kind, tmp_path):
             check(f"{case}, shown", lambda result=result: repr(result))
 
 
+def test_maps_of_other_tokens_are_refused(tmp_path):
+    save_circuit(tmp_path)
+    saved = json.loads((tmp_path / "prompt-maps.json").read_text())
+    saved["tokens"][0].pop()
+    (tmp_path / "prompt-maps.json").write_text(json.dumps(saved))
+    with pytest.raises(EdgewiseError, match="a prompt has 1 tokens, and its maps have others"):
+        PromptMaps.load(tmp_path)
+
+
 @sandboxed
 def test_a_report_shows_what_is_whole_beside_what_is_damaged(tmp_path):
     for seed in range(60):

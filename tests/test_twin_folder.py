@@ -277,6 +277,16 @@ def test_a_damaged_manifest_is_one_line(folder, content):
     assert "\n" not in str(error.value)
 
 
+def test_what_a_manifest_says_is_quoted_in_part(folder):
+    path = folder / "twin-manifest.json"
+    manifest = json.loads(path.read_text())
+    next(iter(next(iter(manifest["files"].values()))["tensors"].values()))["dtype"] = "x" * 5000
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(EdgewiseError, match="was saved as xxx") as error:
+        edgewise.load(folder)
+    assert len(str(error.value)) < 1000
+
+
 # ------------------------------------------------------------------------------------------------- threads
 
 

@@ -66,6 +66,12 @@ class PromptMaps:
         maps = cls(tokens, [[arrays[name] for name in of_model] for of_model in names], saved.examples)
         if len(maps.numbers) != len(tokens) or min(maps.numbers, default=0) < 0:
             raise EdgewiseError(f"{path} does not say which example each prompt is")
+        for of_model in maps.maps:
+            for prompt, quantised in zip(tokens, of_model, strict=True):
+                if quantised.ndim != 3 or quantised.shape[-1] != len(prompt) * (len(prompt) + 1) // 2:
+                    raise EdgewiseError(
+                        f"{path}: a prompt has {len(prompt)} tokens, and its maps have others"
+                    )
         return maps
 
 

@@ -15,5 +15,9 @@ MAX_LENGTH = 400
 
 def first_line(error: BaseException) -> str:
     """The gist of somebody else's error, for the end of a sentence of ours."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= MAX_LENGTH else f"{line[:MAX_LENGTH]} ..."
+    return shorten((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def shorten(text: str, length: int = MAX_LENGTH) -> str:
+    """The beginning of a text that may be long."""
+    return text if len(text) <= length else f"{text[:length]} ..."

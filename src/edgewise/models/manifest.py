@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from edgewise.core.errors import EdgewiseError, first_line
+from edgewise.core.errors import EdgewiseError, first_line, shorten
 from edgewise.core.schema import read_as
 from edgewise.models.twin_format import ADAPTERS_KEY, MANIFEST_KEY, TWIN_KEY
 
@@ -22,6 +22,7 @@ FLOATS = {"F16", "BF16", "F32", "F64"}
 _FREE_TO_EDIT = ("base",)
 """What may be changed of `adapters`: where the base model is. It is recognised by its digest."""
 MAX_BYTES = 1 << 26
+MAX_QUOTED = 120
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,13 @@ def _check_file(name: str, path: Path, entry: FileEntry, checksums: bool, advice
     tensors = read_header(path)
     if lost := entry.tensors.keys() ^ tensors.keys():
         verb = "lacks" if min(lost) in entry.tensors else "holds an unknown"
-        raise EdgewiseError(f"{name}: {path.name} {verb} {min(lost)}; {advice}")
+        raise EdgewiseError(f"{name}: {path.name} {verb} {_quoted(min(lost))}; {advice}")
     if changed := [key for key, tensor in tensors.items() if tensor != entry.tensors[key]]:
         key = min(changed)
         now, saved = tensors[key], entry.tensors[key]
+        was = _quoted(f"{saved.dtype} {saved.shape}")
         raise EdgewiseError(
-            f"{name}: {key} is {now.dtype} {now.shape}, and was saved as {saved.dtype} {saved.shape}; {advice}"
+            f"{name}: {_quoted(key)} is {now.dtype} {now.shape}, and was saved as {was}; {advice}"
         )
     if path.stat().st_size != entry.size or (checksums and _checksum(path) != entry.sha256):
         raise EdgewiseError(f"{name}: {path.name} is not the file that was saved; {advice}")
@@ -152,8 +154,14 @@ def _difference(what: str, now: Any, saved: Any) -> str:
     if isinstance(now, dict) and isinstance(saved, dict):
         for key in sorted(now.keys() | saved.keys()):
             if now.get(key) != saved.get(key):
-                return f"{what}: {key} = {now.get(key)!r}, the twin was saved with {saved.get(key)!r}"
-    return f"{what}: {now!r}, the twin was saved with {saved!r}"
+                now, saved, what = now.get(key), saved.get(key), f"{what}: {_quoted(key)}"
+                break
+    return f"{what} = {_quoted(repr(now))}, the twin was saved with {_quoted(repr(saved))}"
+
+
+def _quoted(text: str) -> str:
+    """What a file says, in a sentence of bounded length."""
+    return shorten(text, MAX_QUOTED)
 
 
 def _advice(folder: Path) -> str:
