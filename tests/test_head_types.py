@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgewise.maps.head_types import TYPES, HeadType, head_type
+from edgewise.maps.head_types import TYPES, HeadType, answer_positions, head_type
 from edgewise.maps.statistics import head_statistics, summarise
 
 LENGTHS = [8, 12, 16, 64, 256]
@@ -116,6 +116,23 @@ def test_induction_needs_repeated_tokens_that_explain_the_map():
     for i in range(24):
         w[i, i % 8 + 1 if i >= 8 else 0] = 1
     assert str(head_type(w, thrice)) == "induction"
+
+
+def test_a_name_mover_attends_from_the_last_token_to_the_answer_of_a_task_that_asks_for_a_name():
+    prompt, t = ["When", " Mary", " and", " John", " met", ",", " John", " gave", " it", " to"], 10
+    assert answer_positions("ioi", prompt, ["Mary"]) == [1]
+    assert answer_positions("copy", prompt, ["Mary"]) == answer_positions(None, prompt, ["Mary"]) == []
+    sink = np.zeros((t, t))
+    sink[:, 0] = 1
+    mover = sink.copy()
+    mover[-1, :2] = 0.2, 0.8
+    assert str(head_type(mover, prompt, [1])) == "name-mover" and head_type(
+        mover, prompt, [1]
+    ).score == pytest.approx(0.8)
+    assert str(head_type(mover, prompt)) == str(head_type(sink, prompt, [1])) == "first-token"
+    only = np.zeros((t, t))
+    only[-1, 1] = 0.9  # all other queries of a twin attend to nothing
+    assert str(head_type(only, prompt, [1])) == "name-mover" and str(head_type(only, prompt)) == "near-empty"
 
 
 @pytest.mark.parametrize("t", [24, 64, 256])

@@ -11,6 +11,7 @@ from edgewise.core.errors import EdgewiseError
 from edgewise.core.text import model_titles
 from edgewise.gating.tap import tap
 from edgewise.maps.config import MapsConfig
+from edgewise.maps.head_types import answer_positions
 from edgewise.maps.heads import HeadSelection, parse_heads, select_circuit_heads
 from edgewise.maps.result import AttentionMaps, Panel
 from edgewise.maps.statistics import head_statistics
@@ -40,11 +41,14 @@ def collect_maps(
     prompt = None if config.prompt is None else _encode(loaded, config.prompt)  # refused before a long search
     circuit = circuit or _circuit(loaded, config, search=heads is None)
     prompt = prompt or _encode(loaded, _task_prompt(loaded, config, circuit))
+    tokens = _token_texts(loaded.tokenizer, prompt)
+    names: list[int] = []  # where the answer stands, if the prompt is the circuit's and asks for a name
+    if circuit is not None and config.prompt is None:
+        names = answer_positions(circuit.task, tokens, circuit.examples[0]["answers"])
     panels = [
-        _panel(loaded, index, title, _select(loaded, index, heads, circuit), prompt)
+        _panel(loaded, index, title, _select(loaded, index, heads, circuit), prompt, names)
         for index, title in enumerate(model_titles(loaded.names, loaded.kinds))
     ]
-    tokens = _token_texts(loaded.tokenizer, prompt)
     if circuit is not None and heads is None:
         chosen_by = (circuit.task, circuit.metric, circuit.threshold, len(circuit.examples))
         maps = AttentionMaps(prompt.text, tokens, panels, *chosen_by)
@@ -83,7 +87,12 @@ def _select(
 
 
 def _panel(
-    loaded: LoadedModels, index: int, title: str, selection: HeadSelection, prompt: TokenizedText
+    loaded: LoadedModels,
+    index: int,
+    title: str,
+    selection: HeadSelection,
+    prompt: TokenizedText,
+    names: list[int],
 ) -> Panel:
     """Run one model on the prompt; keep the maps of the selected heads, and statistics of all heads."""
     maps = _attention_maps(loaded.models[index], prompt.ids)
@@ -97,7 +106,7 @@ def _panel(
         kind=loaded.kinds[index],
         heads=selection.heads,
         maps=selected,
-        statistics={head: head_statistics(weights, prompt.ids) for head, weights in maps.items()},
+        statistics={head: head_statistics(weights, prompt.ids, names) for head, weights in maps.items()},
         explained=selection.explained,
         note=selection.note,
     )

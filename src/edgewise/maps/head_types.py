@@ -26,6 +26,7 @@ TYPES = (
     "multiple-offsets",
     "duplicate-token",
     "induction",
+    "name-mover",
     "vertical-stripes",
     "diffuse",
     "irregular",
@@ -39,6 +40,8 @@ MIN_SHARE = 0.2
 """Least share of a component; it must also be half as heavy as the heaviest."""
 SHARP = 0.15
 """A cell is sharp if it holds more than this share of its query's weight, and more than twice an even share."""
+NAME_TASKS = ("ioi",)
+"""Tasks whose answer is a name in the prompt: name movers are heads whose last query attends mostly to it."""
 MIN_QUERIES = 3
 """Queries that make a line."""
 MAX_LINES = 4
@@ -74,11 +77,22 @@ class _Line(NamedTuple):
     queries: Array  # bool [t]: where the line can exist
 
 
-def head_type(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadType:  # [t, t], ids or strings
-    """Classify one attention map. Without tokens that repeat, no head is an induction or duplicate-token head."""
+def answer_positions(task: str | None, tokens: Sequence[str], answers: Sequence[str]) -> list[int]:
+    """Where a name mover of a task looks: at the answer in the prompt. None for tasks that do not ask for a name."""
+    wanted = {answer.strip() for answer in answers} if task in NAME_TASKS else set()
+    return [position for position, token in enumerate(tokens[:-1]) if token.strip() in wanted]
+
+
+def head_type(
+    weights: Any, tokens: Sequence[Hashable] | None = None, names: Sequence[int] = ()
+) -> HeadType:  # [t, t], ids or strings
+    """Classify one attention map. Without repeated tokens, no head is an induction or duplicate-token head. `names`: where
+    the answer stands in the prompt of a task that asks for a name; without it, no head is a name mover."""
     w = np.tril(np.asarray(weights, dtype=np.float64))
     w[:1] = 0
     mass = w.sum(1)
+    if names and (moved := w[-1, list(names)].sum()) > max(0.5 * mass[-1], NEAR_EMPTY):
+        return HeadType("name-mover", float(moved / mass[-1]))
     mean_mass = mass.sum() / max(len(w) - 1, 1)
     if mean_mass < NEAR_EMPTY or (mass > NEAR_EMPTY).sum() < min(MIN_QUERIES, len(w) - 1):
         return HeadType("near-empty", 1 - min(mean_mass, 1.0))

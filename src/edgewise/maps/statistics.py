@@ -40,8 +40,10 @@ class HeadStatistics:
         return self.type.name != "near-empty" and 2 * self.diagonal >= self.weight
 
 
-def head_statistics(weights: Any, tokens: Sequence[Hashable] | None = None) -> HeadStatistics:  # [t, t]
-    """Classify and measure one attention map."""
+def head_statistics(
+    weights: Any, tokens: Sequence[Hashable] | None = None, names: Sequence[int] = ()
+) -> HeadStatistics:  # [t, t]
+    """Classify and measure one attention map. `names`: as in `head_type`."""
     w = np.tril(np.asarray(weights, dtype=np.float64))
     queries, mass = w[1:], w[1:].sum(1)
     off_diagonal = queries.copy()
@@ -50,7 +52,7 @@ def head_statistics(weights: Any, tokens: Sequence[Hashable] | None = None) -> H
     entropy = -(p * np.log(np.where(p > 0, p, 1))).sum(1)
     n = max(len(queries), 1)
     return HeadStatistics(
-        type=head_type(w, tokens),
+        type=head_type(w, tokens, names),
         weight=float(mass.sum() / n),
         peak=float(queries.max(initial=0)),
         first_token=float(queries[:, :1].sum() / n),

@@ -9,7 +9,7 @@ from edgewise.circuits.prompt_maps import STEM as PROMPT_MAPS
 from edgewise.circuits.prompt_maps import PromptMaps
 from edgewise.circuits.result import CircuitResult, ComponentCircuit, ModelCircuit
 from edgewise.core.errors import EdgewiseError
-from edgewise.maps.head_types import head_type
+from edgewise.maps.head_types import answer_positions, head_type
 from edgewise.reporting.packing import pack_maps
 
 MAX_EDGES = 400
@@ -30,12 +30,12 @@ def task_data(path: Path) -> dict[str, Any]:
         "method": result.method,
         "ratios": result.ratios,
         "models": [_model_data(model, result.threshold) for model in result.models],
-        "prompts": _prompts_data(path.parent, result.examples) if has_prompt_maps(path.parent) else [],
+        "prompts": _prompts_data(path.parent, result) if has_prompt_maps(path.parent) else [],
     }
 
 
-def _prompts_data(folder: Path, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    prompt_maps = PromptMaps.load(folder)
+def _prompts_data(folder: Path, result: CircuitResult) -> list[dict[str, Any]]:
+    prompt_maps, examples = PromptMaps.load(folder), result.examples
     prompts = []
     for i, (number, tokens) in enumerate(zip(prompt_maps.numbers, prompt_maps.tokens, strict=True)):
         maps_per_model = [model_maps[i] for model_maps in prompt_maps.maps]
@@ -43,20 +43,26 @@ def _prompts_data(folder: Path, examples: list[dict[str, Any]]) -> list[dict[str
             raise EdgewiseError(f"{PROMPT_MAPS} do not fit their tokens")
         if number >= len(examples):
             raise EdgewiseError(f"{PROMPT_MAPS} have more prompts than the circuit has examples")
+        names = answer_positions(result.task, tokens, examples[number]["answers"])
         prompts.append(
             {
                 "text": examples[number]["clean"],
                 "tokens": tokens,
                 "answers": examples[number]["answers"][:3],
                 "maps": [pack_maps(maps) for maps in maps_per_model],
-                "types": [_head_types(maps, tokens) for maps in maps_per_model],
+                "types": [_head_types(maps, tokens, names) for maps in maps_per_model],
             }
         )
     return prompts
 
 
-def _head_types(maps: np.ndarray, tokens: list[str]) -> list[list[str]]:  # uint8 [L, heads, t (t + 1) / 2]
-    return [[str(head_type(_unpack_triangle(head, len(tokens)), tokens)) for head in layer] for layer in maps]
+def _head_types(
+    maps: np.ndarray, tokens: list[str], names: list[int]
+) -> list[list[str]]:  # uint8 [L, heads, t (t + 1) / 2]
+    return [
+        [str(head_type(_unpack_triangle(head, len(tokens)), tokens, names)) for head in layer]
+        for layer in maps
+    ]
 
 
 def _unpack_triangle(lower: np.ndarray, t: int) -> np.ndarray:  # uint8 [t (t + 1) / 2] -> [t, t]
