@@ -116,7 +116,8 @@ def config_of(kind: str, **changes: Any) -> PretrainedConfig:
 
 def _small(cls: Any, changes: dict[str, Any]) -> Any:
     fields = {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
-    given = {name: value for name, value in SMALL.items() if name in fields or name in cls.attribute_map}
+    other_names: dict[str, str] = getattr(cls, "attribute_map", {})
+    given = {name: value for name, value in SMALL.items() if name in fields or name in other_names}
     held = (getattr(cls, "sub_configs", None) or {}) | (getattr(cls, "sub_configs_defaults", None) or {})
     for name, sub in held.items():
         kind = getattr(sub, "model_type", None)
