@@ -19,6 +19,8 @@ MAX_BYTES = 1 << 29
 """Of a JSON file: half a gigabyte. The largest that edgewise writes, a trace with all links, has some ten megabytes."""
 
 
+_HUGE = re.compile(rb"[:,\[]\s*-?\d{301}")
+"""A whole number that no float holds."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -63,6 +65,8 @@ def read_as(
 
     path = Path(path)
     content = _read_bytes(path, what, max_bytes)
+    if _HUGE.search(content):
+        raise EdgewiseError(f"{path} holds no {what} that edgewise wrote: a number has more than 300 digits")
     try:
         return _adapter(schema).validate_json(content, strict=True)
     except ValidationError as error:
