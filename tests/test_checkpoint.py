@@ -382,7 +382,8 @@ def test_the_authors_layout(wrapped, bias, tmp_path):
         content = {"model": {"_orig_mod." + k: x for k, x in state.items()}, "model_args": {"n_head": 4}}
     torch.save(content, tmp_path / "final.pth")
     model = edgewise.load(tmp_path)
-    torch.testing.assert_close(logits(model), nanogpt_logits(state, text(), heads), rtol=1e-4, atol=1e-4)
+    exact = nanogpt_logits({name: x.double() for name, x in state.items()}, text(), heads).float()
+    torch.testing.assert_close(logits(model), exact, rtol=1e-4, atol=3e-4)  # logits of up to 41
     assert edgewise.gate_config(model) == GateConfig("score", 0.0)
     edgewise.save(model, tmp_path / "twin")
     assert torch.equal(

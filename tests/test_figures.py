@@ -214,7 +214,7 @@ def test_a_run_is_drawn_in_all_formats_and_the_same_each_time(tmp_path):
         "a_$model",
         "1.23%",
         "edges left",
-        "strength β",
+        "multiplier β",
         "held-out loss",
         "seed 3",
         "2.000 + 0.01",

@@ -44,7 +44,7 @@ def collect_maps(
     tokens = _token_texts(loaded.tokenizer, prompt)
     names: list[int] = []  # where the answer stands, if the prompt is the circuit's and asks for a name
     if circuit is not None and config.prompt is None:
-        names = answer_positions(circuit.task, tokens, circuit.examples[0]["answers"])
+        names = answer_positions(circuit.task, tokens, circuit.examples[0].get("answers", []))
     panels = [
         _panel(loaded, index, title, _select(loaded, index, heads, circuit), prompt, names)
         for index, title in enumerate(model_titles(loaded.names, loaded.kinds))

@@ -111,7 +111,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     files = find_model(name)
     if files.config is None:  # the authors ship none: theirs is GPT-2's
         return load_tokenizer("gpt2")
-    adapters = files.config.get(TWIN_KEY, {}).get(ADAPTERS_KEY)
+    adapters = (files.config.get(TWIN_KEY) or {}).get(ADAPTERS_KEY)
     folder = Path(files.address)
     if adapters is not None and folder.is_dir() and not (folder / "tokenizer_config.json").is_file():
         return load_tokenizer(adapters["base"])

@@ -15,6 +15,9 @@ from edgewise.training.transcoder.activations import record_mlps, replaced_mlps
 from edgewise.training.transcoder.transcoder import Transcoder
 
 
+_TOKENS_AT_A_TIME = 512
+
+
 @dataclass(frozen=True)
 class TranscoderEvaluation:
     """Per-layer reconstruction metrics, and the model's loss when the transcoder replaces all its MLPs."""
@@ -63,8 +66,13 @@ class Fit:
         self.sum = torch.zeros(L, D, dtype=torch.float64)
         self.active = torch.zeros(L, F, dtype=torch.float64)
 
-    @torch.no_grad()
     def add(self, x: Tensor, y: Tensor) -> None:  # [L, n, D], [L, n, D]
+        """Add a batch, a part at a time: features of all tokens at once would take more memory than a training step."""
+        for part in zip(x.split(_TOKENS_AT_A_TIME, 1), y.split(_TOKENS_AT_A_TIME, 1), strict=True):
+            self._add(*part)
+
+    @torch.no_grad()
+    def _add(self, x: Tensor, y: Tensor) -> None:
         a = self.transcoder.encode(x)
         error = y - self.transcoder.decode(a)
         if (massive := self.transcoder.is_massive(y)) is not None:
