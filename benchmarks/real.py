@@ -47,7 +47,7 @@ class Real:
     """Tasks whose minimal circuits of heads are searched."""
     prompts: int = 16
     """Pairs of prompts to search on; as many more are held out."""
-    tokens: tuple[str, str] = ("120K", "60K")
+    tokens: tuple[str, str] = ("50K", "25K")
     """For the transcoder of the dense model, and of the twin, which starts from it."""
     features: int = 768
     """Per layer of a transcoder."""
