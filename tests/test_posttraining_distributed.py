@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import CONTEXT, ROWS, farthest, save_llama_and_text, settings, snapshot_names, weights
+from runs import (
+    CONTEXT,
+    ROWS,
+    farthest,
+    mean_difference,
+    save_llama_and_text,
+    settings,
+    snapshot_names,
+    weights,
+)
 
 import edgewise
 
@@ -109,12 +118,11 @@ def test_two_processes_are_one(place, together, tmp_path, name):
     found = json.loads((place / name / "summary.json").read_text())
     assert found["settings"]["processes"] == 2 and found["steps"] == STEPS
     dense, twin = edgewise.load(place / "llama").state_dict(), weights(place / name)
-    assert (
-        farthest(twin, weights(alone.folder))
-        < 1e-4
-        < 1e-3
-        < farthest({key: twin[key] for key in dense}, dense)
-    )
+    other = weights(alone.folder)
+    assert farthest({key: twin[key] for key in dense}, dense) > 1e-3
+    # Adam's first steps are as large for a gradient that is nearly zero, whose sign is rounding: one weight in thousands
+    assert farthest(twin, other) < 3e-4
+    assert mean_difference(twin, other) < 1e-6
     for figure in ("dense_ce", "sparse_ce", "density", "edges_per_query"):
         assert found[figure] == pytest.approx(alone.summary[figure], rel=1e-4)
     assert torch.allclose(
