@@ -4,16 +4,15 @@ python docs/build_reference.py           # write it
 python docs/build_reference.py --check   # fail if it is not up to date (part of the tests)
 """
 
-import ast
 import dataclasses
 import inspect
 import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import edgewise
+from edgewise.cli.help import field_texts
 
 TARGET = Path(__file__).parent / "reference.md"
 SECTIONS = {
@@ -86,15 +85,8 @@ def default(field: Any) -> str:
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
-    """The string below each field, which is the help text of the command line too."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            found[statement.target.id] = " ".join(str(after.value.value).split()) if is_text else ""  # pyright: ignore
-    return {name: words.replace("|", "\\|") for name, words in found.items()}
+    """The string below each field, as the help of the command line shows it."""
+    return {name: words.replace("|", "\\|") for name, words in field_texts(cls).items()}
 
 
 def methods(cls: type) -> list[str]:

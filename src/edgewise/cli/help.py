@@ -89,7 +89,7 @@ def _split(command: Command) -> tuple[list[_Flag], list[_Flag]]:
 
 
 def _fields(config: Any, defaults: Any) -> Iterator[_Flag]:
-    hints, documented = get_type_hints(config, include_extras=True), _field_texts(config)
+    hints, documented = get_type_hints(config, include_extras=True), field_texts(config)
     for field in fields(config):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         yield _Flag(
@@ -100,8 +100,8 @@ def _fields(config: Any, defaults: Any) -> Iterator[_Flag]:
         )
 
 
-def _field_texts(config: type) -> dict[str, str]:
-    """The string below each field."""
+def field_texts(config: type) -> dict[str, str]:
+    """The string below each field of a config, as one line."""
     body = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0]
     assert isinstance(body, ast.ClassDef)
     texts = {}
