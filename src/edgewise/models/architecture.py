@@ -234,6 +234,15 @@ def _cannot(model: str, reason: str) -> str:
     return f"{model}: {reason}, so its edges cannot be told apart; circuits of heads work (`edges=False`)"
 
 
+@torch.no_grad()
+def out_weights(attention: nn.Module) -> Tensor:  # -> [heads, d, D]
+    """W_O of an attention module in training, adapters included: what its output projection does to unit vectors."""
+    out: Any = _child(attention, _OUT, type(attention).__name__)
+    gate: Any = attention.edge_gate
+    units = torch.eye(gate.heads * gate.width, device=out.weight.device, dtype=out.weight.dtype)
+    return (out(units) - out(torch.zeros_like(units[:1]))).float().unflatten(0, (gate.heads, -1))
+
+
 def qkv_columns(attention: nn.Module, heads: int, kv_heads: int, d: int) -> dict[str, tuple[int, Tensor]]:
     """For "q", "k" and "v": the index of the projection, and its output columns, int64 [heads or kv_heads, d]."""
     is_fused = _find_child(attention, _FUSED) is not None

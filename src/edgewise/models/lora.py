@@ -29,7 +29,7 @@ from edgewise.models.twin_format import (
     MANIFEST_KEY,
     TWIN_KEY,
 )
-from edgewise.models.weights import check_finite
+from edgewise.models.weights import check_finite, read_twin_weights
 
 _A, _B = ".lora_A", ".lora_B"
 _DIGEST_ELEMENTS = 64
@@ -55,6 +55,22 @@ class Adapters:
             if _A in key or _B in key
         }
         return cls(factors, scale.pop())
+
+    @property
+    def rank(self) -> int:
+        return next(len(factor) for key, factor in self.factors.items() if key.endswith(_A))
+
+    def load_into(self, trained: Any) -> None:
+        """Let peft go on training these factors: the inverse of `of`."""
+        from peft import set_peft_model_state_dict  # an optional package
+
+        ours = Adapters.of(trained)
+        if ours.scale != self.scale or ours.factors.keys() != self.factors.keys():
+            raise EdgewiseError(
+                "the adapters to start from are on other layers, or scaled otherwise: `attention_only` must be as it was"
+            )
+        state = {f"base_model.model.{key}.weight": value.float() for key, value in self.factors.items()}
+        set_peft_model_state_dict(trained, state)
 
     @torch.no_grad()
     def merge_into(self, model: nn.Module) -> None:
@@ -92,6 +108,21 @@ def save_adapters(
         return config
 
     write_twin_folder(folder, ADAPTERS, fill)
+
+
+def read_adapters(name: str | Path, dense: PreTrainedModel) -> Adapters:
+    """The factors of a twin that was saved as adapters of `dense`."""
+    files = find_model(name)
+    adapters = ((files.config or {}).get(TWIN_KEY) or {}).get(ADAPTERS_KEY)
+    if adapters is None:
+        raise EdgewiseError(
+            f"{name} has no adapters of its own: give the folder adapters/ of a run with `lora`"
+        )
+    if adapters.get("digest") != digest(dense):
+        raise EdgewiseError(f"{name} is a change of another model than this one")
+    state = read_twin_weights(files.name, files.download(), verify=True)
+    factors = {key: value for key, value in state.items() if GATE_KEY not in key}
+    return Adapters(factors, float(adapters["scale"]))
 
 
 def load_adapted_base(

@@ -77,6 +77,12 @@ class SparsifyConfig:
     lora: Rank | None = None
     """Train LoRA adapters of this rank instead of all weights (needs peft). They are merged into the twin at the end, and
     also saved as adapters/: the same twin, for every command, at a fraction of the size."""
+    start_from: str | None = None
+    """Start from the weights and gates of this sparse twin of the same dense model, instead of from the dense model. With
+    `lora`, from the twin's adapters, of the same rank."""
+    close_heads: OpenShare | None = None
+    """Close this share of all heads for good, a few at a time, while the constraint is kept: those whose closing would cost
+    the least KL divergence, by the layers' Fisher metric. For the relative gate."""
     freeze_closed: bool = False
     """Freeze heads whose offset b has fallen below -6, at every validation: their gates stay closed, and attention skips
     them, so that steps get cheaper while the run goes on. For the relative gate."""

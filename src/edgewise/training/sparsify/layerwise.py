@@ -108,6 +108,13 @@ class LayerwiseGradients:
         self.metrics: list[Tensor] | None = None  # a layer: [D, D]
         self.forget()
 
+    def fisher_metrics(self) -> list[Tensor]:  # a layer: [D, D]
+        """The Fisher metrics of the dense model, computed once."""
+        if self.metrics is None:
+            batch, size = self._batches.first(_METRIC_TOKENS), self._batches.micro_batch_size
+            self.metrics = fisher_metrics(self._dense, batch, size, self._seed)
+        return self.metrics
+
     def forget(self) -> None:
         """Free the recorded activations."""
         self._batch: Batch | None = None
@@ -128,16 +135,12 @@ class LayerwiseGradients:
     def backward(self, index: int, scale: Scale) -> Tensor:  # -> terms of StepMetrics
         """Backward of the recorded micro-batch `index`, layer by layer. The estimated KL takes the place of the twin's loss,
         0 that of the dense model's."""
-        if self.metrics is None:
-            batch, size = self._batches.first(_METRIC_TOKENS), self._batches.micro_batch_size
-            self.metrics = fisher_metrics(self._dense, batch, size, self._seed)
+        metrics = self.fisher_metrics()
         kl = torch.zeros((), device=self._twin.accelerator.device)
-        densities, n_layers = [], len(self.metrics)  # a layer: [heads]
+        densities, n_layers = [], len(metrics)  # a layer: [heads]
         calls, modules = self._calls[index], attention_modules(self._twin.inner)
         with self._twin.autocast():
-            for module, call, metric, penalty in zip(
-                modules, calls, self.metrics, scale.penalty, strict=True
-            ):
+            for module, call, metric, penalty in zip(modules, calls, metrics, scale.penalty, strict=True):
                 with tap(module) as tapped:
                     error = module(*call.args, **call.kwargs)[0].float() - call.output.float()
                 layer_kl = 0.5 * ((error @ metric) * error).sum() / scale.n_targets

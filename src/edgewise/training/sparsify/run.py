@@ -21,6 +21,7 @@ from edgewise.training.diverged import Diverged
 from edgewise.training.sparsify.batches import TrainingBatches, micro_batch_size
 from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.gradients import StepGradients
+from edgewise.training.sparsify.head_closing import HeadClosing
 from edgewise.training.sparsify.layerwise import STEPS_PER_BATCH
 from edgewise.training.sparsify.masks import Mask, threshold_mask
 from edgewise.training.sparsify.metrics import StepMetrics
@@ -29,6 +30,7 @@ from edgewise.training.sparsify.null_value import INITIAL_THRESHOLD, mean_closed
 from edgewise.training.sparsify.penalty import penalty_weights
 from edgewise.training.sparsify.recipe import MultiplierRecipe, Recipe, choose_recipe
 from edgewise.training.sparsify.schedule import Schedule, ScheduledValues, relaxed_minimum
+from edgewise.training.sparsify.start import read_start
 from edgewise.training.sparsify.state import SparsifyState
 from edgewise.training.sparsify.twin import TrainedTwin, check_fsdp
 from edgewise.training.sparsify.validation import Validator
@@ -60,15 +62,17 @@ class SparsifyRun:
         micro_batch = micro_batch_size(batch_size, accelerator.num_processes, config.grad_accum)
         self.batches = TrainingBatches(data.train, batch_size, micro_batch)
         self.dense = dense.to(accelerator.device).eval()  # pyright: ignore
+        start = None if config.start_from is None else read_start(self.dense, config)
         closed = threshold_mask(INITIAL_THRESHOLD, config.sinks)
-        null_values = None if resumed else self.initial_null_values(closed)
-        self.twin = TrainedTwin(self.dense, self.recipe, config, accelerator, null_values)
+        null_values = None if resumed or start is not None else self.initial_null_values(closed)
+        self.twin = TrainedTwin(self.dense, self.recipe, config, accelerator, null_values, start)
         self.validator = Validator(self.dense, self.twin, data.held_out)
         self.gradients = StepGradients(self.dense, self.twin, self.recipe, self.batches)
         self.learning_rates = self.recipe.optimizer.learning_rates(
             config.lr, subset=config.lora is not None or config.attention_only
         )
         self.layerwise_steps = config.layerwise_tokens // self.batches.tokens
+        self.head_closing = HeadClosing(config, self.twin, self.gradients, self.batches)
         self.schedule = Schedule(self.recipe, self.twin.gate, self.learning_rates, self.layerwise_steps)
         multiplier = _initial_multiplier(self.recipe.multiplier, config.loss_tolerance)
         densities = [[1.0] * gate.heads for gate in self.twin.gates]
@@ -130,6 +134,7 @@ class SparsifyRun:
             self.twin.bound_thresholds(scheduled.threshold_bound)
         decay = self._update_average()
         self._update_multiplier(metrics, scheduled, decay)
+        self._close_heads()
         state.density_per_head = metrics.density_per_head.tolist()
         return metrics
 
@@ -164,6 +169,13 @@ class SparsifyRun:
             step_size=scheduled.multiplier_step_size,
             decay=decay,
         )
+
+    def _close_heads(self) -> None:
+        """Close the heads that are due after this step, if the constraint is kept."""
+        if self.is_layerwise or self.state.multiplier.expected > self.config.loss_tolerance:
+            return
+        step, steps = self.state.step - self.layerwise_steps, self.state.planned_steps - self.layerwise_steps
+        self.head_closing.close(step, steps)
 
     def _end_warmup(self) -> None:
         """Reset what belongs to the layers' own losses: gradients have another scale now, most weights get their first, and

@@ -22,9 +22,12 @@ from edgewise.training.sparsify.config import SparsifyConfig
 from edgewise.training.sparsify.null_value import set_null_values
 from edgewise.training.sparsify.parameters import as_trained, can_fuse, parameter_groups
 from edgewise.training.sparsify.recipe import Recipe
+from edgewise.training.sparsify.start import Start
 
 FROZEN_BELOW = -6.0
 """Offset b below which heads are frozen: even an edge of weight 1 would open in 1 of 400 samples only."""
+_CLOSED_B = -10.0
+"""Offset b of a head that is closed for what it is worth."""
 
 # at every snapshot it would say that tied weights are saved once
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
@@ -53,8 +56,9 @@ def check_fsdp(config: SparsifyConfig, accelerator: Accelerator) -> None:
         raise EdgewiseError(
             "`layerwise_warmup` does not go together with FSDP: layers are not called through it"
         )
-    if config.freeze_closed:
-        raise EdgewiseError("`freeze_closed` does not go together with FSDP: thresholds are sharded")
+    if config.freeze_closed or config.close_heads is not None:
+        name = "freeze_closed" if config.freeze_closed else "close_heads"
+        raise EdgewiseError(f"`{name}` does not go together with FSDP: thresholds are sharded")
 
 
 class TrainedTwin:
@@ -67,11 +71,16 @@ class TrainedTwin:
         config: SparsifyConfig,
         accelerator: Accelerator,
         null_values: list[Tensor] | None,  # a layer: [kv_heads, d]
+        start: Start | None = None,
     ):
+        """`start`: a twin to go on from; it has null values of its own."""
         self.config, self.accelerator = config, accelerator
-        self.gate = recipe.gate_config(config.gate, config.b, config.sinks)
-        # float32 weights: updates would be lost in the rounding of bfloat16
-        twin = gate(copy.deepcopy(dense).float(), self.gate)  # pyright: ignore
+        if start is None:
+            self.gate = recipe.gate_config(config.gate, config.b, config.sinks)
+            # float32 weights: updates would be lost in the rounding of bfloat16
+            twin = gate(copy.deepcopy(dense).float(), self.gate)  # pyright: ignore
+        else:
+            self.gate, twin = start.gate, start.twin
         if null_values is not None:
             set_null_values(twin, null_values)
         self.unembedding: Any = twin.get_output_embeddings()
@@ -79,6 +88,8 @@ class TrainedTwin:
         for module, _ in self._dropout:
             module.p = 0.0  # the constraint compares with the dense model, which has no dropout either
         trained = as_trained(twin, config)
+        if start is not None and start.adapters is not None:
+            start.adapters.load_into(trained)
         groups = [{"params": group} for group in parameter_groups(trained)]
         optimizer = torch.optim.AdamW(
             groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=can_fuse(accelerator)
@@ -141,6 +152,16 @@ class TrainedTwin:
                 old & (edge_gate.b < FROZEN_BELOW) for old, edge_gate in zip(below, self.gates, strict=True)
             ]
         self.set_frozen_heads([heads.tolist() for heads in below])
+
+    @torch.no_grad()
+    def close_heads(self, heads: Tensor) -> None:  # bool [layers, heads]
+        """Close heads for good, in the weights and in their average."""
+        for _ in range(2):  # swapped twice, they are as they were
+            for edge_gate, closed in zip(self.gates, heads, strict=True):
+                edge_gate.b.masked_fill_(closed.to(edge_gate.b.device) & (edge_gate.b > _CLOSED_B), _CLOSED_B)
+            if self.average is not None:
+                self.average.swap()
+        self.set_frozen_heads(heads.tolist())
 
     def set_frozen_heads(self, frozen: list[list[bool]] | None) -> None:
         """Freeze heads beside those that are frozen already: [layers][heads]."""
