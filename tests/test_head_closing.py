@@ -25,10 +25,11 @@ def workspace(tmp_path_factory):
 def test_worth_is_the_divergence_that_closing_a_small_head_adds(workspace):
     twin = edgewise.load(workspace / "llama").double()
     batch = rows_of(workspace, "llama", 64)
-    metrics = fisher_metrics(twin, batch, micro_batch_size=16, seed=0)
     with torch.no_grad():
         for module in attention_modules(twin):  # small enough for the second order
             module.o_proj.weight *= 1e-2
+    metrics = fisher_metrics(twin, batch, micro_batch_size=16, seed=0)
+    with torch.no_grad():
         worths = head_worths(twin, metrics, batch, micro_batch_size=16)
         own = run_model(twin, batch)
         for layer, gate in enumerate(gates_of(twin)):
