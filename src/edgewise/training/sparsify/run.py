@@ -4,6 +4,7 @@ snapshot holds. The gradients of a step are computed in `gradients.py`, the loop
 A run may begin with a layer-wise warm-up (`layerwise.py`); all other steps train the layers jointly.
 """
 
+import copy
 import json
 import math
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from transformers import PreTrainedModel
 
 from edgewise.data import Data
 from edgewise.measure.loss import Measured
-from edgewise.training.distributed import clip_gradients
+from edgewise.training.distributed import clip_gradients, place_teacher
 from edgewise.training.diverged import Diverged
 from edgewise.training.sparsify.batches import TrainingBatches, micro_batch_size
 from edgewise.training.sparsify.config import SparsifyConfig
@@ -59,10 +60,12 @@ class SparsifyRun:
         batch_size = config.batch_size or self.recipe.optimizer.batch_size
         micro_batch = micro_batch_size(batch_size, accelerator.num_processes, config.grad_accum)
         self.batches = TrainingBatches(data.train, batch_size, micro_batch)
-        self.dense = dense.to(accelerator.device).eval()  # pyright: ignore
+        # float32 weights: updates would be lost in the rounding of bfloat16. Copied before the dense model may be sharded
+        weights = copy.deepcopy(dense).float()  # pyright: ignore
+        self.dense = place_teacher(dense, accelerator)
         closed = threshold_mask(INITIAL_THRESHOLD, config.sinks)
         null_values = None if resumed else self.initial_null_values(closed)
-        self.twin = TrainedTwin(self.dense, self.recipe, config, accelerator, null_values)
+        self.twin = TrainedTwin(weights, self.recipe, config, accelerator, null_values)
         self.validator = Validator(self.dense, self.twin, data.held_out)
         self.gradients = StepGradients(self.dense, self.twin, self.recipe, self.batches)
         self.learning_rates = self.recipe.optimizer.learning_rates(

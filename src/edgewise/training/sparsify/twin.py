@@ -1,7 +1,6 @@
 """The twin in training: the gated copy of the dense model, prepared for one device or many, with optimizer and average."""
 
 import contextlib
-import copy
 import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -53,6 +52,10 @@ def check_fsdp(config: SparsifyConfig, accelerator: Accelerator) -> None:
         raise EdgewiseError(
             "`layerwise_warmup` does not go together with FSDP: layers are not called through it"
         )
+    if config.controls:
+        raise EdgewiseError(
+            "`controls` does not go together with FSDP: they are run by one process, and the dense model is sharded"
+        )
     if config.freeze_closed:
         raise EdgewiseError("`freeze_closed` does not go together with FSDP: thresholds are sharded")
 
@@ -62,16 +65,16 @@ class TrainedTwin:
 
     def __init__(
         self,
-        dense: PreTrainedModel,
+        model: PreTrainedModel,
         recipe: Recipe,
         config: SparsifyConfig,
         accelerator: Accelerator,
         null_values: list[Tensor] | None,  # a layer: [kv_heads, d]
     ):
+        """`model`: a copy of the dense model in float32, which becomes the twin."""
         self.config, self.accelerator = config, accelerator
         self.gate = recipe.gate_config(config.gate, config.b, config.sinks)
-        # float32 weights: updates would be lost in the rounding of bfloat16
-        twin = gate(copy.deepcopy(dense).float(), self.gate)  # pyright: ignore
+        twin = gate(model, self.gate)
         if null_values is not None:
             set_null_values(twin, null_values)
         self.unembedding: Any = twin.get_output_embeddings()
