@@ -212,7 +212,7 @@ def measure(first: Worker, second: Worker, seconds: float) -> Round:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kinds", nargs="*", default=list(WORK), choices=[*WORK, []])
+    parser.add_argument("kinds", nargs="*", help=f"{', '.join(WORK)}; all of them if not given")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -221,7 +221,7 @@ def main() -> None:
         WORK[arguments.kinds[0]]()
         return
     print(f"{'work':<10}{'alone, units/s':>16}{'busy core':>12}{'second':>10}{'others':>10}")
-    for kind in arguments.kinds:
+    for kind in arguments.kinds or WORK:
         first, second = Worker(kind), Worker(kind)
         try:
             first.wait_until_ready()
