@@ -1,7 +1,7 @@
 """Speed of one process alone, beside one busy core, and beside a second process of the same kind.
 
     python benchmarks/threads.py                     # each kind of work, ratios to the speed alone
-    python benchmarks/threads.py train --rounds 5 --seconds 4
+    python benchmarks/threads.py sparsify --rounds 5 --seconds 6
 
 A round measures all three in turn; the table holds medians of the rounds' ratios. `others` is the share of the machine's
 cores that processes outside this benchmark took meanwhile: above a few percent, "alone" was not alone.
@@ -12,73 +12,122 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import edgewise  # first: it chooses how threads wait before torch is imported
+import edgewise  # isort: skip  # first: it chooses how threads wait before torch is imported
+from edgewise.training.callbacks import Callback
 
 BUSY = "while True: pass"
 
 
-def train() -> Callable[[], int]:
-    """A step of gated training with distillation at pocket's size; returns its tokens."""
-    import torch
-    from step import SHAPES, host, step
+class Pace:
+    """Measures as long as each line on stdin says, and answers with the speed."""
 
-    shape, rows, _ = SHAPES["pocket, T=128, 16 rows"]
-    teacher, twin = host(shape), edgewise.gate(host(shape)).train()
-    update = torch.optim.AdamW(twin.parameters(), lr=1e-5, fused=True)
-    ids = torch.randint(0, shape["vocab_size"], (rows, shape["n_positions"]))
+    def __init__(self, warmup: int) -> None:
+        """`warmup`: units of work before the first measurement."""
+        self._warmup, self._began, self._seconds, self._done = warmup, 0.0, 0.0, 0
 
-    def work() -> int:
-        step(twin, update, ids, gated=True, teacher=teacher)
-        return ids.numel()
+    def did(self, amount: int) -> None:
+        """Count a unit of work that has just been finished."""
+        if self._warmup > 1:
+            self._warmup -= 1
+            return
+        if self._warmup == 1:
+            self._warmup = 0
+            print("ready", flush=True)
+            self._wait()
+            return
+        self._done += amount
+        spent = time.perf_counter() - self._began
+        if spent >= self._seconds:
+            print(self._done / spent, flush=True)
+            self._wait()
 
-    return work
-
-
-def forward() -> Callable[[], int]:
-    """Forward passes of pocket-sparse, as an evaluation runs them; returns their tokens."""
-    import torch
-
-    twin = edgewise.load("pocket-sparse")
-    ids = torch.randint(0, twin.config.vocab_size, (16, 128))
-
-    def work() -> int:
-        with torch.no_grad(), edgewise.tap(twin):
-            twin(input_ids=ids, use_cache=False)
-        return ids.numel()
-
-    return work
+    def _wait(self) -> None:
+        line = sys.stdin.readline()
+        if not line:
+            raise SystemExit
+        self._seconds, self._done, self._began = float(line), 0, time.perf_counter()
 
 
-def circuit() -> Callable[[], int]:
-    """A circuit of pocket-sparse: patching heads and edges, thousands of small passes; returns 1."""
-    models = edgewise.load_models("pocket-sparse")
+class Steps(Callback):
+    """Counts the tokens of a training's steps."""
 
-    def work() -> int:
-        edgewise.find_circuits(models, edgewise.CircuitConfig(task="copy", prompts=4))
-        return 1
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
 
-    return work
-
-
-WORK = {"train": train, "forward": forward, "circuit": circuit}
+    def on_step_end(self, trainer, metrics) -> None:
+        self.pace.did(trainer.state.tokens_per_step)
 
 
-def worker(kind: str) -> None:
-    """Load, warm up, then measure for as many seconds as each line on stdin says."""
-    work = WORK[kind]()
-    for _ in range(2):
-        work()
-    print("ready", flush=True)
-    for line in sys.stdin:
-        began, done = time.perf_counter(), 0
-        while (spent := time.perf_counter() - began) < float(line):
-            done += work()
-        print(done / spent, flush=True)
+def sparsify() -> None:
+    """Steps of `edgewise sparsify pocket`, in tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = edgewise.SparsifyConfig(out=Path(folder), tokens="100M", save_minutes=60)
+        edgewise.sparsify("pocket", config=config, callbacks=[Steps(Pace(8))], display=QUIET)
+
+
+def transcoder() -> None:
+    """Steps of `edgewise transcoder pocket`, in tokens, the passes that fill its buffer included."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = edgewise.TranscoderConfig(out=Path(folder), tokens="100M", save_minutes=60)
+        edgewise.train_transcoder("pocket", config=config, callbacks=[Steps(Pace(8))], display=QUIET)
+
+
+def evaluate() -> None:
+    """Loss and density of pocket-sparse on its held-out text, in tokens."""
+    from edgewise.data import embedded_data
+    from edgewise.measure.loss import measure
+
+    twin, text = edgewise.load("pocket-sparse"), embedded_data("pocket", 0)
+    assert text is not None
+    batch, pace = text.held_out.select(slice(16)), Pace(3)
+    while True:
+        measure(twin, batch)
+        pace.did(batch.ids.numel())
+
+
+def circuit() -> None:
+    """The heads of a circuit of pocket-sparse: ranked, minimal, token edges."""
+    config = edgewise.CircuitConfig(task="copy", prompts=4, edges=False, scrutiny=False)
+    repeat(lambda models: edgewise.find_circuits(models, config))
+
+
+def maps() -> None:
+    """Attention maps of a head of pocket-sparse."""
+    config = edgewise.MapsConfig(prompt=PROMPT, heads="L5H1")
+    repeat(lambda models: edgewise.collect_maps(models, config))
+
+
+def trace() -> None:
+    """A trace of pocket-sparse, with ten ablations of a kind."""
+    config = edgewise.TraceConfig(prompt=PROMPT, ablations=10)
+    repeat(lambda models: edgewise.trace(models, config))
+
+
+PROMPT = 'The opposite of " large " is "'
+
+
+def repeat(analysis: Callable[[edgewise.LoadedModels], object]) -> None:
+    models, pace = edgewise.load_models("pocket-sparse"), Pace(2)
+    while True:
+        analysis(models)
+        pace.did(1)
+
+
+QUIET = edgewise.Display(quiet=True)
+WORK = {
+    "sparsify": sparsify,
+    "transcoder": transcoder,
+    "evaluate": evaluate,
+    "circuit": circuit,
+    "maps": maps,
+    "trace": trace,
+}
 
 
 class Worker:
@@ -87,6 +136,8 @@ class Worker:
     def __init__(self, kind: str) -> None:
         command = [sys.executable, __file__, kind, "--worker"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def wait_until_ready(self) -> None:
         self._read()
 
     def begin(self, seconds: float) -> None:
@@ -161,18 +212,20 @@ def measure(first: Worker, second: Worker, seconds: float) -> Round:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kinds", nargs="*", default=list(WORK), choices=[*WORK, []])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("kinds", nargs="*", help=f"{', '.join(WORK)}; all of them if not given")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        worker(arguments.kinds[0])
+        WORK[arguments.kinds[0]]()
         return
     print(f"{'work':<10}{'alone, units/s':>16}{'busy core':>12}{'second':>10}{'others':>10}")
-    for kind in arguments.kinds:
+    for kind in arguments.kinds or WORK:
         first, second = Worker(kind), Worker(kind)
         try:
+            first.wait_until_ready()
+            second.wait_until_ready()
             rounds = [measure(first, second, arguments.seconds) for _ in range(arguments.rounds)]
         finally:
             first.close()

@@ -5,7 +5,9 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
 
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 import edgewise
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch, Data, embedded_data, held_out_only, open_data
-from edgewise.data.packing import fill, pack
+from edgewise.data.packing import TOKENIZER_BATCH, Encoder, Processes, fill, pack
 from edgewise.data.sections import cut, digest, split_documents
 from edgewise.pocket import addition, stream
 from edgewise.pocket.world import END
@@ -294,6 +296,55 @@ def test_the_seed_determines_the_order_and_nothing_else(tokenizer, corpus):
     batch = first.train.take(8)
     assert same(batch, again.train.take(8))
     assert not same(batch, other.train.take(8))
+
+
+class Counting:
+    """A tokenizer that counts the texts it is given."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.texts = tokenizer, 0
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+    def __call__(self, texts, **options):
+        self.texts += len(texts) if isinstance(texts, list) else 0
+        return self.tokenizer(texts, **options)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_processes_tokenize_a_share_each_and_read_the_same(count, tokenizer, corpus):
+    """Threads stand for the processes."""
+    alone = Counting(tokenizer)
+    expected = open_data(corpus, alone, CONTEXT, seed=2)
+    rows = expected.train.take(40)
+    board: list[object] = [None] * count
+    meeting = threading.Barrier(count, timeout=60)
+    tokenizers = [Counting(tokenizer) for _ in range(count)]
+
+    def read(index: int) -> tuple[Batch, Batch]:
+        def gather(own: object) -> list[object]:
+            board[index] = own
+            meeting.wait()
+            everything = list(board)
+            meeting.wait()
+            return everything
+
+        processes = Processes(index, count, gather)
+        data = open_data(corpus, tokenizers[index], CONTEXT, seed=2, processes=processes)
+        return data.held_out, data.train.take(40)
+
+    with ThreadPoolExecutor(count) as pool:
+        for held_out, batch in pool.map(read, range(count)):
+            assert same(held_out, expected.held_out) and same(batch, rows)
+    # those ahead of the last sequence are tokenized a group at a time
+    assert max(t.texts for t in tokenizers) < alone.texts / count + 3 * TOKENIZER_BATCH
+
+
+def test_an_error_of_one_tokenizer_reaches_all_processes(tokenizer):
+    encode = Encoder(tokenizer, "text", Processes(0, 2, lambda own: [own, "broken"]))
+    with pytest.raises(EdgewiseError, match="cannot read text: broken"):
+        list(encode(["a", "b"]))
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "pocket", "pocket-addition"])

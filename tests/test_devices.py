@@ -29,7 +29,9 @@ from edgewise.training.callbacks import Callback
 from edgewise.training.sparsify.masks import TOP_K
 from edgewise.training.transcoder.config import TranscoderConfig
 from edgewise.training.transcoder.evaluation import evaluate_transcoder
+from edgewise.training.transcoder.features import promoted_tokens, top_contexts
 from edgewise.training.transcoder.train import train_transcoder
+from edgewise.training.transcoder.transcoder import Transcoder
 
 
 def twin(kind: str = "gpt2", **gate):
@@ -217,14 +219,74 @@ def test_circuits_of_edges():
     assert found.edges.prefix.needed == pytest.approx(expected.edges.prefix.needed, abs=2)  # pyright: ignore
 
 
-@pytest.mark.slow
-def test_a_trace():
-    """Computed on the CPU, whatever the models are on."""
+def traceable(place) -> tuple[edgewise.LoadedModels, Transcoder]:
+    """A small model and a random transcoder, on the CPU."""
+    models = load_models(save_host(place / "model", "llama"), device="cpu")
+    (model,) = models.models
+    return models, random_transcoder(model.config.num_hidden_layers, model.config.hidden_size)
+
+
+def test_a_trace(tmp_path):
+    """Links, head shares and all effects are those of the CPU; a transcoder on the CPU follows the model."""
+    models, transcoder = traceable(tmp_path)
     config = edgewise.TraceConfig(prompt=PROMPT)
+    (expected,) = edgewise.trace(models, config, transcoders=transcoder)
+    with PretendDevice():
+        on_device(models.models[0])
+        (found,) = edgewise.trace(models, config, transcoders=transcoder)
+    assert transcoder.encoder.device.type == "cpu"
+    assert not found.warnings and [node.id for node in found.nodes] == [node.id for node in expected.nodes]
+    assert abs(found.head_shares - expected.head_shares).max() < 1e-4
+    assert abs(found.cells - expected.cells).max() < 1e-5
+    for ablated, of_cpu in zip(found.interventions, expected.interventions, strict=True):
+        for part in ("predicted", "gradient", "replaced", "frozen", "actual", "values", "attention", "norms"):
+            assert getattr(ablated, part) == pytest.approx(getattr(of_cpu, part), abs=1e-4), (ablated, part)
+    assert found.metrics["effect_closure"] < 1e-4
+
+
+def test_an_intervention(tmp_path):
+    models, transcoder = traceable(tmp_path)
+    changes = edgewise.InterventionConfig(prompt=PROMPT, heads=("L1H1",), features=("L0/3",), scale=2.0)
+    expected = edgewise.intervene(models, changes, transcoder=transcoder)
+    with PretendDevice():
+        on_device(models.models[0])
+        found = edgewise.intervene(models, changes, transcoder=transcoder)
+    assert found.measured == pytest.approx(expected.measured, abs=1e-4)
+    assert found.predicted == pytest.approx(expected.predicted, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_trace_of_pocket_sparse():
+    """With contexts of features, from its own text."""
+    config = edgewise.TraceConfig(prompt=PROMPT)
+    (expected,) = edgewise.trace(load_models("pocket-sparse", device="cpu"), config)
     with PretendDevice():
         (found,) = edgewise.trace("pocket-sparse", config)
-    (expected,) = edgewise.trace("pocket-sparse", config)
     assert [node.id for node in found.nodes] == [node.id for node in expected.nodes]
+    assert found.contexts.keys() == expected.contexts.keys()
+
+
+def test_half_precision_is_traced_in_float32(tmp_path):
+    models, transcoder = traceable(tmp_path)
+    half = models.models[0].to(torch.bfloat16)  # pyright: ignore
+    (traced,) = edgewise.trace(models, edgewise.TraceConfig(prompt=PROMPT), transcoders=transcoder)
+    assert traced.metrics["closure"] < 1e-4 and half.dtype == torch.bfloat16
+
+
+def test_features(tmp_path):
+    models, transcoder = traceable(tmp_path)
+    batch = Batch(text(4, 12), text(4, 12), None)
+    wanted = [(0, 1), (1, 3)]
+    expected = top_contexts(models.models[0], transcoder, batch, wanted)
+    promoted = promoted_tokens(models.models[0], transcoder, 0, 1)
+    with PretendDevice():
+        model = on_device(models.models[0])
+        found = top_contexts(model, on_device(transcoder), batch, wanted)
+        assert promoted_tokens(model, transcoder, 0, 1).raised == [
+            (token, pytest.approx(value, abs=1e-4)) for token, value in promoted.raised
+        ]
+    for feature in wanted:
+        assert [context.ids for context in found[feature]] == [context.ids for context in expected[feature]]
 
 
 # ------------------------------------------------------------------------------------------------------------------ training

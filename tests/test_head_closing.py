@@ -1,5 +1,7 @@
 """What heads are worth, closing those worth least, and going on from a twin."""
 
+from typing import Any
+
 import pytest
 import torch
 from runs import BeforeStep, save_host, save_llama_and_text, settings
@@ -26,7 +28,8 @@ def test_worth_is_the_divergence_that_closing_a_small_head_adds(workspace):
     twin = edgewise.load(workspace / "llama").double()
     batch = rows_of(workspace, "llama", 64)
     with torch.no_grad():
-        for module in attention_modules(twin):  # small enough for the second order
+        modules: list[Any] = attention_modules(twin)
+        for module in modules:  # small enough for the second order
             module.o_proj.weight *= 1e-2
     metrics = fisher_metrics(twin, batch, micro_batch_size=16, seed=0)
     with torch.no_grad():
@@ -50,7 +53,7 @@ def test_out_weights_are_what_a_head_writes(kind, tmp_path):
     """Adapters included, which peft puts around the output projection."""
     model = edgewise.load(save_host(tmp_path / kind, kind))
     trained = with_lora(model, rank=2, seed=0)
-    attention = attention_modules(trained)[0]
+    attention: Any = attention_modules(trained)[0]
     out = attention.o_proj if kind == "llama" else attention.c_proj
     torch.nn.init.ones_(out.lora_B["default"].weight)
     y = torch.randn(1, 4, 8)
@@ -60,17 +63,16 @@ def test_out_weights_are_what_a_head_writes(kind, tmp_path):
 
 
 def test_a_share_of_the_heads_is_closed_for_good_those_worth_least(workspace, tmp_path):
-    seen = []
+    seen: list[Any] = []
 
-    def silence(run):
+    def silence(run: Any) -> None:
         """Three heads write nothing: they are worth least."""
         for layer, head in ((0, 1), (0, 3), (1, 2)):
             width = gates_of(run.twin.inner)[0].width
-            attention_modules(run.twin.inner)[layer].o_proj.weight.data[
-                :, head * width : (head + 1) * width
-            ] = 0
+            module: Any = attention_modules(run.twin.inner)[layer]
+            module.o_proj.weight.data[:, head * width : (head + 1) * width] = 0
 
-    def look(run):
+    def look(run: Any) -> None:
         seen.append(run.twin.frozen_heads)
 
     config = settings(
@@ -110,7 +112,8 @@ def test_a_run_goes_on_from_a_twin(workspace, tmp_path, lora):
     second = edgewise.sparsify(model, text, more)
     ids = torch.arange(24)[None]
     torch.testing.assert_close(second.twin(ids).logits, first.twin(ids).logits, rtol=1e-3, atol=1e-4)
-    assert gates_of(second.twin)[0].config.sinks is False
+    config = gates_of(second.twin)[0].config
+    assert config is not None and not config.sinks
     if lora:
         twin = edgewise.load(tmp_path / "more" / "adapters")
         torch.testing.assert_close(twin(ids).logits, second.twin(ids).logits, rtol=1e-3, atol=1e-4)

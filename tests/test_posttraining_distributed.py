@@ -12,6 +12,7 @@ from runs import (
     ROWS,
     farthest,
     mean_difference,
+    save_host,
     save_llama_and_text,
     settings,
     snapshot_names,
@@ -35,11 +36,15 @@ AVERAGED = ("--recipe", "pretrained", "--lr", 1e-3)
 # Of FSDP, accelerate knows nothing on a CPU: it would quietly take DDP instead. FSDP 2 itself works there, so it is told.
 WORKER = """
 import contextlib, json, sys
+from pathlib import Path
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
+import edgewise
 from edgewise.cli.main import main
+from edgewise.training.averaging import local_part
+from edgewise.training.callbacks import Callback
 
 def shard():
     plugin = FullyShardedDataParallelPlugin(
@@ -48,9 +53,26 @@ def shard():
     for state in (AcceleratorState, PartialState):
         state._shared_state |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": plugin}
 
+class DenseNumbers(Callback):
+    # how many of the dense model's numbers each process has
+
+    def on_begin(self, trainer):
+        run = trainer.run
+        sizes = [(local_part(p).numel(), p.numel()) for p in run.dense.parameters()]
+        out = run.config.out.parent / f"dense-{run.accelerator.process_index}.json"
+        out.write_text(json.dumps([sum(x) for x in zip(*sizes)]))
+
+def sparsify(model, data, out):
+    config = edgewise.SparsifyConfig(out=Path(out), tokens="256", batch_size=4, recipe="pretrained", plot=False)
+    given = edgewise.load(model)
+    edgewise.sparsify(given, data, config, tokenizer=edgewise.load_tokenizer(model), callbacks=[DenseNumbers()])
+    assert all(type(p.data) is torch.Tensor for p in given.parameters())  # as it was
+
 for command in json.loads(sys.argv[1]):
     if command == "shard":
         shard()
+    elif command[0] == "in Python":
+        sparsify(*command[1:])
     elif command == "careless":
         AcceleratorState._shared_state["fsdp_plugin"].cpu_ram_efficient_loading = True
     else:
@@ -88,6 +110,7 @@ def arguments(place: Path, out: Path, *others: object) -> list[str]:
 def together(place) -> str:
     """What two processes said. They leave their runs in `place`."""
     (place / "worker.py").write_text(WORKER)
+    save_host(place / "half", "llama", torch.bfloat16)
     commands = [
         arguments(place, place / "small"),
         arguments(place, place / "paper", "--recipe", "paper", "--grad-accum", 2),
@@ -98,6 +121,8 @@ def together(place) -> str:
         arguments(place, place / "resumed", "--resume"),
         arguments(place, place / "lora", "--lora", 2),
         arguments(place, place / "alone-in-shards", "--layerwise-warmup", ROWS * CONTEXT),
+        arguments(place, place / "controls", "--controls"),
+        ["in Python", str(place / "half"), str(place / "text.txt"), str(place / "half-sharded")],
         "careless",
         arguments(place, place / "careless"),
     ]
@@ -147,11 +172,21 @@ def test_a_run_in_shards_is_saved_whole_and_goes_on(place, together):
     assert edgewise.load(place / "resumed")(input_ids=torch.arange(CONTEXT)[None]).logits.isfinite().all()
 
 
+def test_the_dense_model_is_sharded_like_the_twin(place, together):
+    """One in half precision too, given as a model, which stays as it was."""
+    for process in range(2):
+        own, all_numbers = json.loads((place / f"dense-{process}.json").read_text())
+        assert own < 0.51 * all_numbers
+    twin = edgewise.load(place / "half-sharded")
+    assert twin(input_ids=torch.arange(CONTEXT)[None]).logits.isfinite().all()
+
+
 def test_what_cannot_be_sharded_is_refused(place, together):
     assert "edgewise: --lora does not go together with FSDP" in together
     assert "edgewise: --layerwise-warmup does not go together with FSDP" in together
+    assert "edgewise: --controls does not go together with FSDP" in together
     assert "start with --fsdp_cpu_ram_efficient_loading false" in together
-    assert not any((place / name).exists() for name in ("lora", "alone-in-shards", "careless"))
+    assert not any((place / name).exists() for name in ("lora", "alone-in-shards", "controls", "careless"))
 
 
 @pytest.mark.skipif(

@@ -46,7 +46,7 @@ def compile_ahead_of_time(*arguments: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("width", ["16", "32", "64", "80", "96", "128", "256"])
 def test_kernels_compile_without_spills_and_use_tensor_cores(width, dtype, capability):
-    """In float32 spills are tabulated, not refused: three products for one take many registers."""
+    """In float32 heads of 256 spill, and are tabulated: three products for one take many registers."""
     result = compile_ahead_of_time("--widths", width, "--dtypes", dtype, "--capabilities", capability)
     assert result.returncode == 0, result.stdout + result.stderr
 

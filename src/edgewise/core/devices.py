@@ -4,8 +4,10 @@ torch takes seconds to import, and configurations that name devices are read wit
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
+
+import psutil
 
 from edgewise.core.errors import EdgewiseError, first_line
 
@@ -50,6 +52,14 @@ def one_device(
     if device_map in ("balanced", "balanced_low_0", "sequential"):
         return device_of("auto")
     return device_of(f"cuda:{device_map}" if isinstance(device_map, int) else device_map)
+
+
+def only_device(model: "torch.nn.Module", what: str) -> "torch.device":
+    """The device that a whole model is on. One that is spread over several is refused: `what` cannot be done there."""
+    devices = {parameter.device for parameter in model.parameters()}
+    if len(devices) != 1:
+        raise EdgewiseError(f"{what} needs the whole model on one device: give one as `device`, such as cpu")
+    return devices.pop()
 
 
 def _accelerator() -> "torch.device | None":
@@ -115,3 +125,21 @@ def without_tf32() -> Iterator[None]:
         yield
     finally:
         setattr(matmul, name, before)
+
+
+@contextmanager
+def computing_on(device: "torch.device") -> Iterator[None]:
+    """Make new tensors on a device, and full float32 products there, inside a `with` block."""
+    import torch
+
+    # on a CPU tensors are made there anyway, and a default costs a call for each operation
+    with nullcontext() if device.type == "cpu" else torch.device(device), without_tf32():
+        yield
+
+
+def free_memory(device: "torch.device") -> int:
+    """Bytes that may still be allocated on a device: its own memory if it has any, else the machine's."""
+    import torch
+
+    own = getattr(getattr(torch, device.type, None), "mem_get_info", None)
+    return psutil.virtual_memory().available if own is None else own(device)[0]

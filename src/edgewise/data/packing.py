@@ -1,6 +1,6 @@
 """Pack documents into sequences of exactly `context` tokens, one document after the other."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,11 +61,25 @@ def pack(sequences: list[list[list[int]]]) -> Batch:  # sequences x segments x t
     )
 
 
+class Processes:
+    """Processes that read the same text together: each tokenizes its share, and all of them get all tokens."""
+
+    def __init__(
+        self, index: int = 0, count: int = 1, gather: Callable[[Any], list[Any]] = lambda own: [own]
+    ):
+        """`gather`: what each process gives, in their order; called by all of them."""
+        self.index, self.count, self.gather = index, count, gather
+
+    def separate(self) -> None:
+        """From now on this process reads by itself."""
+        self.__init__()
+
+
 class Encoder:
     """Tokenizes texts, with the end-of-text token after each if the tokenizer has one."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", name: str):
-        self.tokenizer, self.name = tokenizer, name
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", name: str, processes: Processes | None = None):
+        self.tokenizer, self.name, self.processes = tokenizer, name, processes or Processes()
         self.start = _start_tokens(tokenizer)
         """What the tokenizer puts before a text (`<s>` for Llama, nothing for GPT-2): a model that has always read it
         predicts badly without it."""
@@ -73,16 +87,24 @@ class Encoder:
 
     def __call__(self, texts: Iterable[str]) -> Iterator[list[int]]:
         """The tokens of each text; none where the tokenizer finds nothing in it."""
-        texts = iter(texts)
-        while together := list(islice(texts, TOKENIZER_BATCH)):
-            try:
-                encoded = self.tokenizer(together, add_special_tokens=False, verbose=False).input_ids
-            except Exception as error:  # tokenizers raises nothing more specific
-                raise EdgewiseError(
-                    f"the model's tokenizer cannot read {self.name}: {first_line(error)}"
-                ) from error
-            for tokens in encoded:
+        texts, processes = iter(texts), self.processes
+        while together := list(islice(texts, TOKENIZER_BATCH * processes.count)):
+            shares = processes.gather(self._tokenize(together[processes.index :: processes.count]))
+            for share in shares:
+                if isinstance(share, str):  # in all processes, or the others would wait
+                    raise EdgewiseError(f"the model's tokenizer cannot read {self.name}: {share}")
+            for number in range(len(together)):
+                tokens = shares[number % processes.count][number // processes.count]
                 yield tokens + self.end if tokens else []
+
+    def _tokenize(self, texts: list[str]) -> list[list[int]] | str:
+        """The tokens of each text, or why there are none."""
+        if not texts:
+            return []
+        try:
+            return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
+        except Exception as error:  # tokenizers raises nothing more specific
+            return first_line(error)
 
 
 def _start_tokens(tokenizer: "PreTrainedTokenizerBase") -> list[int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.data.batch import Batch, Data
-from edgewise.data.packing import Encoder, PackedSequences, fill, pack
+from edgewise.data.packing import Encoder, PackedSequences, Processes, fill, pack
 from edgewise.data.sections import Corpus, Split, digest
 from edgewise.data.source import find_sources, source_name
 
@@ -28,6 +28,7 @@ def open_data(
     *,
     valid: Any = None,
     held_out_tokens: int = HELD_OUT_TOKENS,
+    processes: Processes | None = None,
 ) -> Data:
     """Open data to train on, with text held out of it.
 
@@ -39,11 +40,14 @@ def open_data(
         valid: Data to hold out; training leaves out what is in it word for word. Without it, one section in twenty of
             `data` is held out, chosen by its text.
         held_out_tokens: How much to evaluate on, at most.
+        processes: Those that train together, each of which calls this, if there are several.
     """
-    text = _open(data, tokenizer, context)
+    text = _open(data, tokenizer, context, processes)
     n = max(1, held_out_tokens // context)
     split, held_out = (
-        _choose_split(text, n) if valid is None else _split_by(text, _open(valid, tokenizer, context), n)
+        _choose_split(text, n)
+        if valid is None
+        else _split_by(text, _open(valid, tokenizer, context, processes), n)
     )
     return Data(PackedSequences(text.corpus.shuffled(split, seed), text.encode, context), held_out)
 
@@ -84,9 +88,11 @@ class _Text(NamedTuple):
         return self.first_sequences(sections, 1) is not None
 
 
-def _open(data: Any, tokenizer: "PreTrainedTokenizerBase", context: int) -> _Text:
+def _open(
+    data: Any, tokenizer: "PreTrainedTokenizerBase", context: int, processes: Processes | None = None
+) -> _Text:
     corpus = Corpus(source_name(data), find_sources(data))
-    return _Text(corpus, Encoder(tokenizer, corpus.name), context)
+    return _Text(corpus, Encoder(tokenizer, corpus.name, processes), context)
 
 
 def _choose_split(text: _Text, n: int) -> tuple[Split, Batch]:

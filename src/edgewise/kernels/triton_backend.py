@@ -52,8 +52,8 @@ FULL = {
     16: LaunchPlan(Tiles(32, 32, 4, 1), Tiles(32, 16, 4, 1), Tiles(16, 32, 4, 1)),
     32: LaunchPlan(Tiles(32, 32, 4, 1), Tiles(32, 16, 4, 1), Tiles(16, 32, 4, 1)),
     64: LaunchPlan(Tiles(32, 32, 4, 1), Tiles(16, 32, 4, 1), Tiles(16, 32, 4, 1)),
-    128: LaunchPlan(Tiles(16, 16, 4, 1), Tiles(16, 16, 4, 1), Tiles(16, 16, 8, 1)),
-    256: LaunchPlan(Tiles(16, 16, 4, 1), Tiles(16, 16, 4, 1), Tiles(16, 16, 4, 1)),
+    128: LaunchPlan(Tiles(16, 16, 4, 1), Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1)),
+    256: LaunchPlan(Tiles(16, 32, 8, 1), Tiles(16, 32, 8, 1), Tiles(16, 16, 8, 1)),
 }
 
 

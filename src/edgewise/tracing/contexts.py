@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.tracing.schema import Node
@@ -23,7 +24,8 @@ def feature_contexts(
     data: tuple[str, ...] | None,
 ) -> dict[str, dict[str, Any]]:
     """Contexts and promoted tokens of each feature among the nodes, by layer_number; empty without text."""
-    text = feature_text(name, data, CONTEXT_TOKENS, tokenizer)
+    with torch.device("cpu"):  # text is read there; a trace makes new tensors where its model is
+        text = feature_text(name, data, CONTEXT_TOKENS, tokenizer)
     features = sorted({(node.layer, node.number) for node in nodes if node.kind == "feature"})
     if text is None or not features:
         return {}

@@ -76,7 +76,7 @@ class Graph:
     @cached_property
     def closure(self) -> float:
         """The largest error of a target's sum, relative to the largest preactivation or logit."""
-        error = (self.adjacency.double().sum(1) + self.bias - self.value).abs()
+        error = (self.adjacency.sum(1) + self.bias - self.value).abs()
         count = len(self.features)
         kinds = [(error[:count], self.value[:count]), (error[count:], self.value[count:])]
         return max(

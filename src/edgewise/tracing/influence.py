@@ -105,7 +105,8 @@ def _drop_dead_ends(used: Tensor, graph: Graph) -> Tensor:  # bool [targets, sou
 
 def cumulative_shares(values: Tensor) -> Tensor:  # [n] -> [n]
     """The share of the sum that each non-negative value has together with all larger ones."""
-    ordered, order = values.double().sort(descending=True, stable=True)
+    # on the CPU: MPS has no float64
+    ordered, order = values.cpu().double().sort(descending=True, stable=True)
     shares = torch.empty_like(ordered)
     shares[order] = ordered.cumsum(0) / ordered.sum().clamp_min(1e-30)
     return shares.clamp(max=1.0)
@@ -113,9 +114,7 @@ def cumulative_shares(values: Tensor) -> Tensor:  # [n] -> [n]
 
 def smallest_set(values: Tensor, share: float) -> Tensor:  # [n] -> int64 [k]
     """Indices of the fewest non-negative values with at least a share of the sum, largest first."""
-    ordered, order = values.double().sort(descending=True)
+    ordered, order = values.cpu().double().sort(descending=True)  # on the CPU: MPS has no float64
     total = ordered.sum()
-    if not total > 0:
-        return order[:0]
-    needed = int((ordered.cumsum(0) < share * total * (1 - 1e-6)).sum()) + 1
-    return order[:needed]
+    needed = int((ordered.cumsum(0) < share * total * (1 - 1e-6)).sum()) + 1 if total > 0 else 0
+    return order[:needed].to(values.device)

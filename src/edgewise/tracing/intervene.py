@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.console import Display
+from edgewise.core.devices import computing_on
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import write_json
 from edgewise.core.results import Result
@@ -97,7 +98,12 @@ def intervene(
         raise EdgewiseError(f"intervene in one model at a time, not {len(loaded)}")
     (subject,) = subjects_of(loaded, transcoder)
     name, network, tokenizer = subject.name, subject.model, subject.tokenizer
-    with torch.no_grad(), eval_mode(network), loaded.display.status("intervening"):
+    with (
+        torch.no_grad(),
+        eval_mode(network),
+        computing_on(network.device),
+        loaded.display.status("intervening"),
+    ):
         prompt = encode_prompt(network, name, tokenizer, config.prompt)
         linear = linearise(network, torch.tensor(prompt.ids))
         answer = (

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-import psutil
+import torch
 
+from edgewise.core.devices import free_memory
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.memory import projected_peak
 from edgewise.models.linearised_pass import LinearisedPass
@@ -27,13 +28,14 @@ class MemoryPlan:
     """In addition to what the process holds already."""
     advice: str
     """What to do if it does not fit."""
+    device: torch.device
 
     def __str__(self) -> str:
         return f"{self.what}; memory about {projected_peak(self.bytes) / 2**30:.1f} GB in all"
 
     def check_fits(self, memory_limit: int | None = None) -> None:
         """Refuse what takes more than `memory_limit` bytes; more than is free if not given."""
-        free = psutil.virtual_memory().available if memory_limit is None else memory_limit
+        free = free_memory(self.device) if memory_limit is None else memory_limit
         if self.bytes > free:
             raise EdgewiseError(
                 f"{self.what}, which would take {self.bytes / 2**30:.1f} GB where {free / 2**30:.1f} are free; {self.advice}"
@@ -48,6 +50,7 @@ def plan_graph(linear: LinearisedPass, transcoder: Transcoder, logits: TargetLog
         f"the graph of {active:,} active features on {linear.length} tokens",
         _graph_bytes(pairs),
         "train the transcoder for longer or with a higher `l0`, so that fewer are active, or give a shorter prompt",
+        linear.embedding.device,
     )
 
 
@@ -58,6 +61,7 @@ def plan_shares(graph: Graph, pruned: PrunedGraph) -> MemoryPlan:
         f"{len(pruned.links):,} links among {len(pruned.sources) + len(graph.logits.tokens):,} nodes, split over heads",
         signed + max((group.bytes for group in link_groups(graph, pruned)), default=0),
         "keep fewer with lower values of `node_threshold` and `edge_threshold`",
+        graph.linear.embedding.device,
     )
 
 

@@ -23,11 +23,10 @@ def make_nodes(
 ) -> list[Node]:
     """The kept sources, in their order, then the logits. `words` are the texts of the prompt's tokens."""
     length, features = graph.linear.length, graph.features
-    cumulative = cumulative_shares(pruned.influence).tolist()
+    cumulative, influences = cumulative_shares(pruned.influence).tolist(), pruned.influence.tolist()
     nodes = []
     for source in pruned.sources.tolist():
-        influence = pruned.influence[source].item()
-        feature = source - length
+        influence, feature = influences[source], source - length
         if feature < 0:
             token = int(graph.linear.ids[source])
             nodes.append(Node(f"E_{token}_{source}", "token", -1, token, source, words[source], influence))
@@ -74,16 +73,15 @@ def _logit_nodes(graph: Graph, tokenizer: PreTrainedTokenizerBase) -> list[Node]
 def make_links(graph: Graph, pruned: PrunedGraph, shares: HeadShares, nodes: list[Node]) -> list[Link]:
     """The kept links, in their order."""
     n_features, n_sources = len(graph.features), len(pruned.sources)
-    source_ids = {int(s): node.id for s, node in zip(pruned.sources, nodes, strict=False)}
-    target_ids = {int(t): source_ids[int(t) + graph.linear.length] for t in pruned.targets if t < n_features}
+    source_ids = {s: node.id for s, node in zip(pruned.sources.tolist(), nodes, strict=False)}
+    target_ids = {t: source_ids[t + graph.linear.length] for t in pruned.targets.tolist() if t < n_features}
     target_ids |= {n_features + i: node.id for i, node in enumerate(nodes[n_sources:])}
-    links = []
-    for number in range(len(pruned.links)):
-        target, source = pruned.ends(number)
-        weight, straight = graph.adjacency[target, source].item(), shares.straight[number].item()
-        flow = pruned.flow[number].item()
-        links.append(Link(source_ids[source], target_ids[target], weight, flow, straight))
-    return links
+    t, s = pruned.targets[pruned.links[:, 0]], pruned.sources[pruned.links[:, 1]]
+    columns = (x.tolist() for x in (t, s, graph.adjacency[t, s], pruned.flow, shares.straight))
+    return [
+        Link(source_ids[source], target_ids[target], weight, flow, straight)
+        for target, source, weight, flow, straight in zip(*columns, strict=True)
+    ]
 
 
 def graph_metrics(

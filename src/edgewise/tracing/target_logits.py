@@ -54,15 +54,17 @@ class TargetLogits:
         Their derivative is minus the others' probabilities q. The change of a logsumexp lies between what the q of one pass
         and those of the other make of the change of logits, as it is convex; so some mean of the two gives it exactly.
         """
-        before, after = self._others(before.double()), self._others(after.double())
+        tokens, weights = self.tokens.cpu(), self.weights.to(self.unembedding)
+        # in float64, for the differences of nearly equal sums; on the CPU, as MPS has none
+        before, after = (x.cpu().double().index_fill(-1, tokens, -torch.inf) for x in (before, after))
         q, q_after = before.softmax(-1), after.softmax(-1)
-        moved = (after - before).index_fill(-1, self.tokens, 0.0)
+        moved = (after - before).index_fill(-1, tokens, 0.0)
         least, most = (q * moved).sum(-1), (q_after * moved).sum(-1)
         spread = most - least
         share = (after.logsumexp(-1) - before.logsumexp(-1) - least) / spread.clamp_min(1e-12)
         share = torch.where(spread > 1e-12, share.clamp(0, 1), 0.0)[..., None]
         q = (q + share * (q_after - q)).to(self.unembedding)
-        answer = self.weights.to(self.unembedding) @ self.unembedding[self.tokens]
+        answer = weights @ self.unembedding[self.tokens]
         return self.scale * (answer - q @ self.unembedding)
 
     def _others(self, logits: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def integrated_effects(
         change = changes(graph, ablations[first : first + batch], mean)
         parts.append(_integrate(model, graph, change, steps))
         progress(len(change.ablations))
-    return TotalEffects(*(torch.cat(of_parts) for of_parts in zip(*parts, strict=True)))
+    return TotalEffects(*(torch.cat(of_parts).cpu() for of_parts in zip(*parts, strict=True)))
 
 
 def _integrate(model: PreTrainedModel, graph: Graph, change: Changes, steps: int) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.console import Display
+from edgewise.core.devices import computing_on, only_device
 from edgewise.core.errors import EdgewiseError
 from edgewise.measure.forward import eval_mode
 from edgewise.models.linearise import linearise
@@ -103,7 +104,7 @@ def _trace_model(subject: Subject, config: TraceConfig, display: Display, memory
 
     prompt = encode_prompt(model, name, tokenizer, config.prompt, _MAX_TOKENS)
     _check_key(config, len(prompt.ids))
-    with torch.no_grad(), eval_mode(model):
+    with torch.no_grad(), eval_mode(model), computing_on(model.device):
         linear = linearise(model, torch.tensor(prompt.ids))
         logits = _target_logits(subject, linear, config.logit)
         check_memory(plan_graph(linear, transcoder, logits))
@@ -125,7 +126,7 @@ def _trace_model(subject: Subject, config: TraceConfig, display: Display, memory
 
 def _heads_by_flow(shares: HeadShares) -> list[tuple[int, int]]:
     """All heads, those that carry most first."""
-    flow = shares.cells.numpy().sum((-2, -1), dtype=np.float64)
+    flow = shares.cells.cpu().numpy().sum((-2, -1), dtype=np.float64)
     order = np.argsort(-flow, axis=None, kind="stable").tolist()
     return [(number // flow.shape[1], number % flow.shape[1]) for number in order]
 
@@ -164,9 +165,9 @@ def _explain(
         interventions=[],
         contexts=feature_contexts(model, name, transcoder, nodes, tokenizer, config.data),
         metrics=graph_metrics(graph, pruned, shares, config),
-        head_shares=shares.heads.numpy(),
-        cells=shares.cells.numpy(),
-        maps=torch.stack([layer.weights for layer in graph.linear.layers]).numpy(),
+        head_shares=shares.heads.cpu().numpy(),
+        cells=shares.cells.cpu().numpy(),
+        maps=torch.stack([layer.weights for layer in graph.linear.layers]).cpu().numpy(),
         warnings=warnings,
     )
 
@@ -202,19 +203,23 @@ def _check_key(config: TraceConfig, length: int) -> None:
 def subjects_of(
     loaded: LoadedModels, transcoders: TranscoderLike | Sequence[TranscoderLike] | None
 ) -> list[Subject]:
-    """Each model in single precision on the CPU, with its transcoder."""
+    """Each model in float32 on its device, with its transcoder.
+
+    A trace adds up to the model's values within 1e-3, which half precision would round away.
+    """
     given = [transcoders] if isinstance(transcoders, TranscoderLike) else transcoders
     if given is not None and len(given) != len(loaded):
         raise EdgewiseError(f"`transcoders` must be as many as the models, {len(loaded)}, not {len(given)}")
     subjects = []
     for number, (name, kind, model) in enumerate(zip(loaded.names, loaded.kinds, loaded.models, strict=True)):
-        if model.dtype != torch.float32 or model.device.type != "cpu":
-            model = copy.deepcopy(model).float().cpu()  # a given model stays as it is
+        device = only_device(model, "a trace")
+        if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
+            model = copy.deepcopy(model).float()  # a given model stays as it is
         transcoder = _embedded_transcoder(name) if given is None else given[number]
         if not isinstance(transcoder, Transcoder):
             transcoder = load_transcoder(transcoder, model)
-        elif transcoder.encoder.device.type != "cpu":
-            transcoder = copy.deepcopy(transcoder).cpu()
+        elif (transcoder.encoder.device, transcoder.encoder.dtype) != (device, torch.float32):
+            transcoder = copy.deepcopy(transcoder).to(device, torch.float32)
         subjects.append(Subject(name, kind, model, transcoder, loaded.tokenizer))
     return subjects
 

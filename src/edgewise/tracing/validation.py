@@ -72,7 +72,7 @@ def validate(
 ) -> list[Intervention]:
     """Ablate one component each, and compare with the predictions."""
     effects = integrated_effects(model, graph, ablations, steps, progress)
-    frozen = frozen_changes(model, graph, ablations)
+    frozen = frozen_changes(model, graph, ablations).tolist()
     gradient = gradient_effects(model, graph)
     by_feature, by_head = predicted_effects(graph)
     interventions = []
@@ -85,7 +85,7 @@ def validate(
                 predicted=graph_says,
                 gradient=first_order,
                 replaced=effects.replaced[number].item(),
-                frozen=frozen[number].item(),
+                frozen=frozen[number],
                 actual=effects.measured[number].item(),
                 values=effects.values[number].item(),
                 attention=effects.attention[number].sum().item(),

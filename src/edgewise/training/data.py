@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import HELD_OUT_TOKENS, Data, embedded_data, open_data
+from edgewise.data.packing import Processes
 from edgewise.models.load import load_tokenizer
 from edgewise.models.registry import embedded_name, embedded_origin
 from edgewise.training.config import TrainerConfig
@@ -41,6 +42,7 @@ def training_data(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     trainer: TrainerConfig | None = None,
+    processes: Processes | None = None,
 ) -> Data:
     """Open `data` for a model; None is the own text of the embedded model `name`, a `Data` is taken as it is."""
     if isinstance(data, Data):
@@ -55,7 +57,9 @@ def training_data(
     trainer = trainer or TrainerConfig()
     context = config.context or min(own, LONGEST_CONTEXT)
     tokens = trainer.slow_held_out_tokens if is_slow(model, trainer) else HELD_OUT_TOKENS
-    return open_data(data, tokenizer, context, config.seed, valid=config.valid, held_out_tokens=tokens)
+    return open_data(
+        data, tokenizer, context, config.seed, valid=config.valid, held_out_tokens=tokens, processes=processes
+    )
 
 
 def _embedded_data(name: str, config: TextConfig) -> Data:

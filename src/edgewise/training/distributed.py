@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType, fsdp2_prepare_model
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from edgewise.core.devices import device_of
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
+from edgewise.data.packing import Processes
 from edgewise.measure.forward import sequences_per_pass
 from edgewise.measure.loss import Measured, measure
 from edgewise.measure.reference import Reference
@@ -54,6 +57,33 @@ def _chosen_device(device: torch.device | None) -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = before
+
+
+def text_processes(accelerator: Accelerator) -> Processes:
+    """The processes of a run, which tokenize its text together."""
+    count = accelerator.num_processes
+    if count == 1 or not torch.distributed.is_initialized():
+        return Processes()
+    group = torch.distributed.new_group(backend="gloo")  # on the CPU: no process waits for its device
+
+    def gather(own: Any) -> list[Any]:
+        shares: list[Any] = [None] * count
+        torch.distributed.all_gather_object(shares, own, group=group)
+        return shares
+
+    return Processes(accelerator.process_index, count, gather)
+
+
+def place_teacher(model: PreTrainedModel, accelerator: Accelerator) -> PreTrainedModel:
+    """A model that is not trained, on this process's device; with FSDP 2 in shards, as the trained one will be.
+
+    FSDP 1 shards only what it trains: there every process has all of it.
+    """
+    if accelerator.distributed_type != DistributedType.FSDP or not accelerator.is_fsdp2:
+        return model.to(accelerator.device).eval()  # pyright: ignore
+    sharded: Any = fsdp2_prepare_model(accelerator, model.requires_grad_(False))
+    sharded.set_reshard_after_forward(True)  # without a backward pass it would keep the unembedding
+    return sharded.eval()
 
 
 def share_of(batch: Batch, process: int, n_processes: int) -> Batch:

@@ -48,7 +48,8 @@ def mean_closed_values(
 
     with tap(dense, edit={"values": keep_values, "weights": add_closed}):  # pyright: ignore
         for sequence in batch.micro_batches(1, next(dense.parameters()).device):
-            forward(dense.base_model, sequence.select(slice(None), slice(max_context)))
+            # the whole model: FSDP gathers the layers of no part of it
+            forward(dense, sequence.select(slice(None), slice(max_context)))
     return [total / mass.clamp(min=1e-9) for total, mass in zip(totals, masses, strict=True)]  # pyright: ignore
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from edgewise.data import Data
 from edgewise.measure.loss import Measured
-from edgewise.training.distributed import clip_gradients
+from edgewise.training.distributed import clip_gradients, place_teacher
 from edgewise.training.diverged import Diverged
 from edgewise.training.sparsify.batches import TrainingBatches, micro_batch_size
 from edgewise.training.sparsify.config import SparsifyConfig
@@ -30,7 +30,7 @@ from edgewise.training.sparsify.null_value import INITIAL_THRESHOLD, mean_closed
 from edgewise.training.sparsify.penalty import penalty_weights
 from edgewise.training.sparsify.recipe import MultiplierRecipe, Recipe, choose_recipe
 from edgewise.training.sparsify.schedule import Schedule, ScheduledValues, relaxed_minimum
-from edgewise.training.sparsify.start import read_start
+from edgewise.training.sparsify.start import start_of
 from edgewise.training.sparsify.state import SparsifyState
 from edgewise.training.sparsify.twin import TrainedTwin, check_fsdp
 from edgewise.training.sparsify.validation import Validator
@@ -61,11 +61,13 @@ class SparsifyRun:
         batch_size = config.batch_size or self.recipe.optimizer.batch_size
         micro_batch = micro_batch_size(batch_size, accelerator.num_processes, config.grad_accum)
         self.batches = TrainingBatches(data.train, batch_size, micro_batch)
-        self.dense = dense.to(accelerator.device).eval()  # pyright: ignore
-        start = None if config.start_from is None else read_start(self.dense, config)
+        start = start_of(dense, self.recipe, config)  # before the dense model may be sharded
+        self.dense = place_teacher(dense, accelerator)
         closed = threshold_mask(INITIAL_THRESHOLD, config.sinks)
-        null_values = None if resumed or start is not None else self.initial_null_values(closed)
-        self.twin = TrainedTwin(self.dense, self.recipe, config, accelerator, null_values, start)
+        is_new = config.start_from is None and not resumed
+        self.twin = TrainedTwin(
+            start, self.recipe, config, accelerator, self.initial_null_values(closed) if is_new else None
+        )
         self.validator = Validator(self.dense, self.twin, data.held_out)
         self.gradients = StepGradients(self.dense, self.twin, self.recipe, self.batches)
         self.learning_rates = self.recipe.optimizer.learning_rates(

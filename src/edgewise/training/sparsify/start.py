@@ -1,5 +1,6 @@
-"""Where post-training starts from, if not from the dense model: a sparse twin of it."""
+"""Where post-training starts from: the dense model with open gates, or a sparse twin of it."""
 
+import copy
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
@@ -7,26 +8,34 @@ from transformers import PreTrainedModel
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.config import GateConfig
 from edgewise.gating.edge_gate import gate_config, kept_heads
+from edgewise.models.gate import gate
 from edgewise.models.load import load
 from edgewise.models.lora import Adapters, read_adapters
 from edgewise.models.twin_format import GATE_KEY
 from edgewise.training.sparsify.config import SparsifyConfig
+from edgewise.training.sparsify.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Start:
-    """A twin to go on from."""
+    """The model that is trained, before its first step."""
 
-    twin: PreTrainedModel
-    """Without its adapters, where these are trained."""
+    model: PreTrainedModel
+    """In float32 (updates would be lost in the rounding of bfloat16), with gates; without its adapters, where these are
+    trained."""
     gate: GateConfig
-    adapters: Adapters | None
+    adapters: Adapters | None = None
 
 
-def read_start(dense: PreTrainedModel, config: SparsifyConfig) -> Start:
-    """The twin `start_from`, in single precision."""
-    name = config.start_from
-    assert name is not None
+def start_of(dense: PreTrainedModel, recipe: Recipe, config: SparsifyConfig) -> Start:
+    """A gated copy of the dense model, or the twin `start_from`."""
+    if config.start_from is not None:
+        return _start_from(config.start_from, dense, config)
+    kind = recipe.gate_config(config.gate, config.b, config.sinks)
+    return Start(gate(copy.deepcopy(dense).float(), kind), kind)  # pyright: ignore
+
+
+def _start_from(name: str, dense: PreTrainedModel, config: SparsifyConfig) -> Start:
     twin = load(name).float()  # pyright: ignore
     kind = gate_config(twin)
     if kind is None:
@@ -39,7 +48,7 @@ def read_start(dense: PreTrainedModel, config: SparsifyConfig) -> Start:
         raise EdgewiseError(f"`start_from`: the gate is that of {name}; leave out `gate`, `b` and `sinks`")
     _check_same_shape(dense, twin, name)
     if config.lora is None:
-        return Start(twin, kind, None)
+        return Start(twin, kind)
     adapters = read_adapters(name, dense)
     if adapters.rank != config.lora:
         raise EdgewiseError(f"the adapters of {name} have rank {adapters.rank}, not `lora={config.lora}`")

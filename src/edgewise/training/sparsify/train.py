@@ -1,5 +1,6 @@
 """`sparsify`: plan a run, train, save the twin and the figures of the run."""
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,12 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import output_folder
 from edgewise.core.schema import read_as
+from edgewise.data.packing import Processes
 from edgewise.gating.edge_gate import gate_config
 from edgewise.gating.install import install
 from edgewise.measure.forward import eval_mode
@@ -26,7 +30,7 @@ from edgewise.training.callbacks import Callback, Tracker
 from edgewise.training.config import TrainerConfig
 from edgewise.training.console import ProgressLine
 from edgewise.training.data import known_name, tokenizer_for, training_data
-from edgewise.training.distributed import make_accelerator
+from edgewise.training.distributed import make_accelerator, text_processes
 from edgewise.training.log import Log
 from edgewise.training.resume import open_run, reading
 from edgewise.training.sparsify.begin import RunContext, restore_or_plan, resumed_recipe, resumed_run_config
@@ -75,11 +79,12 @@ def sparsify(
             with reading(saved):
                 config, recipe = resumed_run_config(config, saved), resumed_recipe(recipe, saved, display)
         name = known_name(model)
-        dense = model if isinstance(model, PreTrainedModel) else load(model)
+        dense = _own(model, accelerator) if isinstance(model, PreTrainedModel) else load(model)
         if gate_config(install(dense)) is not None:
             raise EdgewiseError(f"{name} is a sparse twin already; start from the dense model")
         tokenizer = tokenizer or tokenizer_for(name, data)
-        text = training_data(name, data, config, dense, tokenizer, trainer)
+        processes = text_processes(accelerator)
+        text = training_data(name, data, config, dense, tokenizer, trainer, processes)
         with eval_mode(dense):
             with display.status("computing null values"):
                 run = SparsifyRun(dense, text, config, accelerator, recipe, resumed=saved is not None)
@@ -92,7 +97,12 @@ def sparsify(
             final = restore_or_plan(run, saved, context, session)
             with _tracking(run, name):
                 stopped = Trainer(run, [*_callbacks(run, display), *callbacks], final).fit()
-                return _finish(run, context, stopped)
+                return _finish(run, context, stopped, processes)
+
+
+def _own(model: PreTrainedModel, accelerator: Accelerator) -> PreTrainedModel:
+    """A given model, or a copy of it where the dense model will be sharded."""
+    return copy.deepcopy(model) if accelerator.distributed_type == DistributedType.FSDP else model
 
 
 @contextmanager
@@ -130,7 +140,7 @@ def _callbacks(run: SparsifyRun, display: Display) -> list[Callback]:
 # ---------------------------------------------------------------------------------------------------------- finish
 
 
-def _finish(run: SparsifyRun, context: RunContext, stopped: str) -> SparsifyResult:
+def _finish(run: SparsifyRun, context: RunContext, stopped: str, processes: Processes) -> SparsifyResult:
     """Measure the twin on all held-out text, save it, draw the run, run the controls."""
     config, accelerator, display = run.config, run.accelerator, context.display
     with display.status("the twin on held-out text"):
@@ -150,6 +160,7 @@ def _finish(run: SparsifyRun, context: RunContext, stopped: str) -> SparsifyResu
                 result.save_figure(config.out)
             write_run_cards(config.out)
     accelerator.wait_for_everyone()
+    processes.separate()
     if accelerator.is_main_process:
         if config.controls:  # longer than other processes would wait
             for results in run_controls(run, measured, display, controls):

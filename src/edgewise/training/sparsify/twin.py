@@ -1,7 +1,6 @@
 """The twin in training: the gated copy of the dense model, prepared for one device or many, with optimizer and average."""
 
 import contextlib
-import copy
 import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from transformers import PreTrainedModel
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.gating.edge_gate import gates_of
-from edgewise.models.gate import gate
 from edgewise.models.lora import Adapters
 from edgewise.training.averaging import Average
 from edgewise.training.sparsify.config import SparsifyConfig
@@ -56,6 +54,10 @@ def check_fsdp(config: SparsifyConfig, accelerator: Accelerator) -> None:
         raise EdgewiseError(
             "`layerwise_warmup` does not go together with FSDP: layers are not called through it"
         )
+    if config.controls:
+        raise EdgewiseError(
+            "`controls` does not go together with FSDP: they are run by one process, and the dense model is sharded"
+        )
     if config.freeze_closed or config.close_heads is not None:
         name = "freeze_closed" if config.freeze_closed else "close_heads"
         raise EdgewiseError(f"`{name}` does not go together with FSDP: thresholds are sharded")
@@ -66,21 +68,14 @@ class TrainedTwin:
 
     def __init__(
         self,
-        dense: PreTrainedModel,
+        start: Start,
         recipe: Recipe,
         config: SparsifyConfig,
         accelerator: Accelerator,
         null_values: list[Tensor] | None,  # a layer: [kv_heads, d]
-        start: Start | None = None,
     ):
-        """`start`: a twin to go on from; it has null values of its own."""
-        self.config, self.accelerator = config, accelerator
-        if start is None:
-            self.gate = recipe.gate_config(config.gate, config.b, config.sinks)
-            # float32 weights: updates would be lost in the rounding of bfloat16
-            twin = gate(copy.deepcopy(dense).float(), self.gate)  # pyright: ignore
-        else:
-            self.gate, twin = start.gate, start.twin
+        """`null_values`: to replace those that the model starts with."""
+        self.config, self.accelerator, self.gate, twin = config, accelerator, start.gate, start.model
         if null_values is not None:
             set_null_values(twin, null_values)
         self.unembedding: Any = twin.get_output_embeddings()
@@ -88,7 +83,7 @@ class TrainedTwin:
         for module, _ in self._dropout:
             module.p = 0.0  # the constraint compares with the dense model, which has no dropout either
         trained = as_trained(twin, config)
-        if start is not None and start.adapters is not None:
+        if start.adapters is not None:
             start.adapters.load_into(trained)
         groups = [{"params": group} for group in parameter_groups(trained)]
         optimizer = torch.optim.AdamW(

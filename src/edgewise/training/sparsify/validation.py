@@ -1,6 +1,7 @@
 """Held-out loss and density of the twin that would be saved, and its distance from the dense model on the same text."""
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from edgewise.data import Batch
@@ -19,7 +20,8 @@ class Validator:
 
     def __init__(self, dense: PreTrainedModel, twin: TrainedTwin, held_out: Batch):
         self._dense, self._twin, self._held_out = dense, twin, held_out
-        self._reference = Reference(dense)
+        # kept hidden states would let some processes skip a layer's gathering that others wait for
+        self._reference = Reference(dense, max_bytes=0) if isinstance(dense, FSDPModule) else Reference(dense)
         self.n_sequences = len(held_out.ids)
         """Sequences of a validation."""
 

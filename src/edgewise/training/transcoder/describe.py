@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from edgewise.core.devices import only_device
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.quantities import token_count
 from edgewise.models.load import load, load_tokenizer
@@ -51,6 +52,7 @@ def describe_features(
         raise EdgewiseError(f"{folder} does not say which model it belongs to; give `model`")
     host = load(name, device=device, dtype=dtype) if model is None else model
     tokenizer = load_tokenizer(name) if tokenizer is None else tokenizer
+    only_device(host, "a description of features")
     transcoder = load_transcoder(folder, host)
     features = [(config.layer, feature) for feature in config.feature]
     for layer, feature in features:

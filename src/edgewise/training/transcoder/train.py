@@ -30,7 +30,7 @@ from edgewise.training.callbacks import Callback
 from edgewise.training.config import TrainerConfig
 from edgewise.training.console import ProgressLine, print_resuming
 from edgewise.training.data import known_name, tokenizer_for, training_data
-from edgewise.training.distributed import make_accelerator
+from edgewise.training.distributed import make_accelerator, text_processes
 from edgewise.training.log import Log
 from edgewise.training.resume import check_same_text, open_run, reading, restore, resumed_config
 from edgewise.training.snapshot import Snapshot
@@ -91,7 +91,15 @@ def train_transcoder(
             check_traceable(host)
         tokenizer = tokenizer or tokenizer_for(name, data)
         origin = embedded_origin(name)
-        text = training_data(origin.name if origin else name, data, config, host, tokenizer, trainer)
+        text = training_data(
+            origin.name if origin else name,
+            data,
+            config,
+            host,
+            tokenizer,
+            trainer,
+            text_processes(accelerator),
+        )
         with eval_mode(host):
             run = TranscoderRun(host, name, text, config, accelerator)
             run.choose_validation_text(trainer)
