@@ -114,6 +114,7 @@ def test_a_run_goes_on_from_a_twin(workspace, tmp_path, lora):
     torch.testing.assert_close(second.twin(ids).logits, first.twin(ids).logits, rtol=1e-3, atol=1e-4)
     config = gates_of(second.twin)[0].config
     assert config is not None and not config.sinks
+    assert f"| started from the twin | {start} |" in (tmp_path / "more" / "README.md").read_text()
     if lora:
         twin = edgewise.load(tmp_path / "more" / "adapters")
         torch.testing.assert_close(twin(ids).logits, second.twin(ids).logits, rtol=1e-3, atol=1e-4)

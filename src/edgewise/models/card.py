@@ -208,11 +208,13 @@ def _training(summary: dict[str, Any]) -> str:
     settings, versions = summary.get("settings", {}), summary.get("versions", {})
     rows = [
         ("recipe", summary.get("recipe")),
+        ("started from the twin", settings.get("start_from")),
         ("data", settings.get("data")),
         ("tokens", f"{summary['tokens']:,}" if summary.get("tokens") else None),
         ("context, batch", _joined(settings.get("context"), settings.get("batch_size"))),
         ("learning rate", settings.get("learning_rate")),
         ("LoRA rank", settings.get("lora")),
+        ("heads to close, at most", settings.get("close_heads")),
         ("precision", settings.get("dtype")),
         ("tolerance, nats", summary.get("tolerance")),
         ("held within it", CONSTRAINTS.get(summary.get("constraint", ""))),

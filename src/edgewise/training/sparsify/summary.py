@@ -57,6 +57,8 @@ def summarize(
             "learning_rate": run.learning_rates[0],
             "lora": config.lora,
             "attention_only": config.attention_only,
+            "start_from": config.start_from,
+            "close_heads": config.close_heads,
             "dtype": config.dtype,
             "processes": run.accelerator.num_processes,
         },
