@@ -1,4 +1,4 @@
-"""What heads are worth, closing those worth least, and going on from a twin."""
+"""Importance of heads, closing those of least importance, and going on from a twin."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from edgewise.gating.edge_gate import attention_modules, gates_of
 from edgewise.measure.distillation import distillation_terms
 from edgewise.measure.forward import run_model
 from edgewise.models.architecture import out_weights
-from edgewise.training.sparsify.head_closing import head_worths
+from edgewise.training.sparsify.head_closing import head_importance
 from edgewise.training.sparsify.layerwise import fisher_metrics
 from edgewise.training.sparsify.parameters import with_lora
 
@@ -24,7 +24,7 @@ def workspace(tmp_path_factory):
     return save_llama_and_text(tmp_path_factory.mktemp("closing"))
 
 
-def test_worth_is_the_divergence_that_closing_a_small_head_adds(workspace):
+def test_importance_is_the_divergence_that_closing_a_small_head_adds(workspace):
     twin = edgewise.load(workspace / "llama").double()
     batch = rows_of(workspace, "llama", 64)
     with torch.no_grad():
@@ -33,7 +33,7 @@ def test_worth_is_the_divergence_that_closing_a_small_head_adds(workspace):
             module.o_proj.weight *= 1e-2
     metrics = fisher_metrics(twin, batch, micro_batch_size=16, seed=0)
     with torch.no_grad():
-        worths = head_worths(twin, metrics, batch, micro_batch_size=16)
+        importance = head_importance(twin, metrics, batch, micro_batch_size=16)
         own = run_model(twin, batch)
         for layer, gate in enumerate(gates_of(twin)):
             for head in range(gate.heads):
@@ -45,7 +45,7 @@ def test_worth_is_the_divergence_that_closing_a_small_head_adds(workspace):
                     closed = run_model(twin, batch)
                 terms = distillation_terms(closed, own, batch.targets)
                 kl = (terms.kl / (batch.targets != IGNORE).sum()).item()
-                assert worths[layer, head].item() == pytest.approx(kl, rel=0.3)
+                assert importance[layer, head].item() == pytest.approx(kl, rel=0.3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,11 +62,11 @@ def test_out_weights_are_what_a_head_writes(kind, tmp_path):
     torch.testing.assert_close(torch.einsum("bhd,hdD->bD", y, out_weights(attention)), expected)
 
 
-def test_a_share_of_the_heads_is_closed_for_good_those_worth_least(workspace, tmp_path):
+def test_a_share_of_the_heads_is_closed_for_good_of_least_importance(workspace, tmp_path):
     seen: list[Any] = []
 
     def silence(run: Any) -> None:
-        """Three heads write nothing: they are worth least."""
+        """Three heads write nothing: of no importance."""
         for layer, head in ((0, 1), (0, 3), (1, 2)):
             width = gates_of(run.twin.inner)[0].width
             module: Any = attention_modules(run.twin.inner)[layer]

@@ -81,8 +81,8 @@ class SparsifyConfig:
     """Start from the weights and gates of this sparse twin of the same dense model, instead of from the dense model. With
     `lora`, from the twin's adapters, of the same rank."""
     close_heads: OpenShare | None = None
-    """Close this share of all heads for good, a few at a time, while the constraint is kept: those whose closing would cost
-    the least KL divergence, by the layers' Fisher metric. For the relative gate."""
+    """Close this share of all heads for good, a few at a time, while the constraint is kept: those of least importance, the
+    KL divergence that closing them would add, by the layers' Fisher metric. For the relative gate."""
     freeze_closed: bool = False
     """Freeze heads whose offset b has fallen below -6, at every validation: their gates stay closed, and attention skips
     them, so that steps get cheaper while the run goes on. For the relative gate."""

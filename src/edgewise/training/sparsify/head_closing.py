@@ -1,13 +1,13 @@
-"""Closing heads for good by what they are worth.
+"""Head pruning during post-training: heads of least importance are closed for good.
 
-Sparsity alone leaves most heads with a few edges, and those may be needed: how many edges a head has does not say what it is
-worth. Closing a head replaces its outputs y_t by its null value r, which changes the layer's attention output by delta_t =
-W_O (y_t - r). To second order that costs
+Sparsity alone leaves most heads with a few edges, and those may be needed: the number of a head's edges is not its
+importance. Closing a head replaces its outputs y_t by its null value r, and so changes the layer's attention output by
+delta_t = W_O (y_t - r). To second order that costs
 
-    worth = 1/2 E_t[delta_t^T F delta_t],      F: the layer's Fisher metric (`layerwise.py`)
+    importance = 1/2 E_t[delta_t^T F delta_t],      F: the layer's Fisher metric (`layerwise.py`)
 
-nats of KL divergence per token. The heads worth least are closed first, a few at a time, so that the others can take over
-what they did; while the constraint is broken none is closed.
+nats of KL divergence per token. The heads of least importance are closed first, a few at a time, so that the others can take
+over what they did; while the constraint is broken none is closed.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from edgewise.training.sparsify.gradients import StepGradients
 from edgewise.training.sparsify.twin import TrainedTwin
 
 _TOKENS = 2048
-"""Tokens over which the worth of heads is measured."""
+"""Tokens over which importance is measured."""
 _TIMES = 40
 """How often heads are closed, were the whole run open for it."""
 _CLOSED_BY, _LAST = 0.6, 0.7
@@ -35,7 +35,7 @@ _CLOSED_BY, _LAST = 0.6, 0.7
 
 
 @torch.no_grad()
-def head_worths(
+def head_importance(
     model: nn.Module, metrics: Sequence[Tensor], batch: Batch, micro_batch_size: int
 ) -> Tensor:  # [layers, heads]
     """The KL divergence that closing each head by itself would add, in nats per token, estimated on a batch.
@@ -47,23 +47,23 @@ def head_worths(
         torch.einsum("hdD,DE,heE->hde", w, metric, w)
         for w, metric in zip(map(out_weights, attention_modules(model)), metrics, strict=True)
     ]
-    worths = torch.zeros(len(gates), gates[0].heads, device=metrics[0].device)
+    importance = torch.zeros(len(gates), gates[0].heads, device=metrics[0].device)
 
     def add(layer: int, y: Tensor) -> None:  # [batch, heads, t, d]
         gate = gates[layer]
         delta = y.float()
         if gate.null_value is not None:
             delta = delta - gate.null_value.repeat_interleave(gate.heads // gate.kv_heads, 0)[:, None]
-        worths[layer] += 0.5 * torch.einsum("bhtd,hde,bhte->h", delta, cost[layer], delta)
+        importance[layer] += 0.5 * torch.einsum("bhtd,hde,bhte->h", delta, cost[layer], delta)
 
     with eval_mode(model), tap(model, edit={"outputs": add}):
         for micro_batch in batch.micro_batches(micro_batch_size, metrics[0].device):
             run_model(model, micro_batch)
-    return worths / batch.ids.numel()
+    return importance / batch.ids.numel()
 
 
 class HeadClosing:
-    """Closes a share of the heads over the first part of a run, those worth least first."""
+    """Closes a share of the heads over the first part of a run, those of least importance first."""
 
     def __init__(
         self, config: SparsifyConfig, twin: TrainedTwin, gradients: StepGradients, batches: TrainingBatches
@@ -85,8 +85,8 @@ class HeadClosing:
         count = self._due(step, steps, int(closed.sum()))
         if count <= closed.sum():
             return
-        worths = self._worths().masked_fill(closed, -torch.inf)
-        least = worths.flatten().argsort()[:count]
+        importance = self._importance().masked_fill(closed, -torch.inf)
+        least = importance.flatten().argsort()[:count]
         self._twin.close_heads(
             torch.zeros(closed.numel(), dtype=torch.bool).index_fill(0, least, True).view_as(closed)
         )
@@ -96,14 +96,16 @@ class HeadClosing:
         return len(self._twin.gates), self._twin.gates[0].heads
 
     def _due(self, step: int, steps: int, closed: int) -> int:
-        """Heads that should be closed by now: many at first, when they are worth little, and few at the end; and never more
+        """Heads that should be closed by now: many at first, when they matter little, and few at the end; and never more
         than twice as many at once as on average, should the constraint have been broken for a while."""
         progress = min(1.0, step / (_CLOSED_BY * steps))
         at_most = max(1, round(2 * self._goal / (_CLOSED_BY * _TIMES)))
         return min(round(self._goal * (1 - (1 - progress) ** 2)), closed + at_most)
 
-    def _worths(self) -> Tensor:  # [layers, heads], on the CPU
+    def _importance(self) -> Tensor:  # [layers, heads], on the CPU
         metrics, batches = self._gradients.layerwise.fisher_metrics(), self._batches
         with self._twin.autocast():
-            worths = head_worths(self._twin.inner, metrics, batches.first(_TOKENS), batches.micro_batch_size)
-        return self._twin.accelerator.reduce(worths, "mean").cpu()  # pyright: ignore  # the same in every process
+            importance = head_importance(
+                self._twin.inner, metrics, batches.first(_TOKENS), batches.micro_batch_size
+            )
+        return self._twin.accelerator.reduce(importance, "mean").cpu()  # pyright: ignore  # the same in every process

@@ -25,7 +25,7 @@ from edgewise.training.sparsify.start import Start
 FROZEN_BELOW = -6.0
 """Offset b below which heads are frozen: even an edge of weight 1 would open in 1 of 400 samples only."""
 _CLOSED_B = -10.0
-"""Offset b of a head that is closed for what it is worth."""
+"""Offset b of a head that is closed for good."""
 
 # at every snapshot it would say that tied weights are saved once
 logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
