@@ -32,8 +32,8 @@ class EdgeCircuit(NamedTuple):
     """The minimal circuit's edges at as few tokens as explain enough."""
 
 
-def find_edges(search: Search, wiring: Wiring) -> EdgeCircuit:
-    """Rank edges by attribution and find the fewest that explain enough."""
+def find_edges(search: Search, wiring: Wiring, heads: ComponentCircuit) -> EdgeCircuit:
+    """Rank edges by attribution and find the fewest that explain enough, of all and within the circuit of heads."""
     replay, config = search.replay, search.config
     edges = EdgePatching(replay, wiring, config.max_bytes)
     with search.status("recording streams"):
@@ -50,7 +50,8 @@ def find_edges(search: Search, wiring: Wiring) -> EdgeCircuit:
     kv_heads = [layer.kv_heads for layer in wiring.parts.layers]
     pairs = _head_pairs(wiring, order.pooled < prefix.needed)
     try:
-        circuit = with_minimal(search, "edges", objective, order.pooled, prefix, config.minimal_edges)
+        within = None if heads.minimal is None else wiring.within(heads.minimal.components)
+        circuit = with_minimal(search, "edges", objective, order.pooled, prefix, config.minimal_edges, within)
     except Interrupted as interrupt:
         raise Interrupted(EdgeCircuit(interrupt.partial, kv_heads, pairs)) from interrupt
     edge_circuit = EdgeCircuit(circuit, kv_heads, pairs)

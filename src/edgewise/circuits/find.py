@@ -172,10 +172,10 @@ def _search(name: str, replay: Replay, task: Task, config: CircuitConfig, displa
 
 def _with_edges(circuit: ModelCircuit, search: Search, wiring: Wiring | None) -> ModelCircuit:
     """The circuit and that of edges; what was found before stays, with a notice, if edges fail."""
-    if wiring is None:
+    if wiring is None or circuit.heads is None:
         return circuit
     try:
-        return replace(circuit, **find_edges(search, wiring)._asdict())
+        return replace(circuit, **find_edges(search, wiring, circuit.heads)._asdict())
     except (EdgewiseError, RuntimeError) as error:
         return _with_notice(circuit, search, "edges", error)
 

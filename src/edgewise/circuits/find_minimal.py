@@ -51,6 +51,9 @@ class MinimalSearch:
     seed: int = 0
     scrutinise: bool = True
     report: Report = lambda size, explained: None
+    within: Tensor | None = None
+    """A circuit, bool [m], that is known to explain enough: another start, or where there are very many candidates the only
+    one."""
     starts: dict[str, Tensor] = field(default_factory=dict, init=False)
     best: JointSearch | None = field(default=None, init=False)
     running: list[JointSearch] = field(default_factory=list, init=False)
@@ -65,7 +68,7 @@ class MinimalSearch:
         except KeyboardInterrupt as interrupt:
             if not self.running:
                 raise
-            self.best = min(self.running, key=lambda search: search.size)
+            self.best = min(self.running, key=lambda search: (search.level is None, search.size))
             raise Interrupted(self._result(is_minimal=False)) from interrupt
 
     def _search(self) -> None:
@@ -79,8 +82,10 @@ class MinimalSearch:
         for name, search in searches.items():
             if self._few or search.size <= PROMISING * smallest:
                 search.polish()
+                search.settle()
             self.starts[name] = search.best.clone()
-        self.best = max(searches.values(), key=self._merit, default=None)
+        settled = [search for search in searches.values() if search.level is not None]
+        self.best = max(settled, key=self._merit, default=None)
         if "prefix" not in searches and (self.best is None or self.best.size > self.prefix):
             self.best = self._joint_search(self._prefix(self.prefix)) or self.best
         if self.best is None:  # not even the prefix explains enough; all components do
@@ -90,8 +95,12 @@ class MinimalSearch:
             self.best.polish()
 
     def _starts(self) -> Iterator[tuple[str, Tensor]]:
-        yield "best share" if self._many else "all components", self._first_start()
-        if int(self.objective.candidates.sum()) <= SEVERAL:
+        few_enough = int(self.objective.candidates.sum()) <= SEVERAL
+        if self.within is not None:
+            yield "within heads", self.within & self.objective.candidates.cpu()
+        if few_enough or self.within is None:
+            yield "best share" if self._many else "all components", self._first_start()
+        if few_enough:
             yield "prefix", self._prefix(self.prefix)
         if self._few and self.scrutinise:
             for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
@@ -107,6 +116,7 @@ class MinimalSearch:
         search = self._eliminated(start, weights, required)
         if search is not None:
             search.polish()
+            search.settle()
         return search
 
     def _eliminated(
@@ -122,7 +132,7 @@ class MinimalSearch:
         return search
 
     def _merit(self, search: JointSearch) -> tuple[int, float]:
-        """Smaller first; then what explains more of the validation prompts, which no choice of components depends on."""
+        """Smaller first; then what explains more of the validation prompts."""
         split = "validation" if "validation" in self.objective.effects else "fit"
         return -search.size, self.objective.explained(search.best[None], split).item()
 
@@ -181,6 +191,8 @@ class MinimalSearch:
             explained=explained_on_splits(self.objective, mask),
             path=self.best.path,
             is_minimal=is_minimal,
+            level=self.best.level,
+            beyond=self.best.beyond,
             dropped=self.objective.names(self.best.dropped[::-1]),
             starts=compare_starts(self.starts) if self.starts else None,
         )
@@ -201,7 +213,13 @@ class MinimalSearch:
 
 
 def with_minimal(
-    search: Search, what: str, objective: Objective, pooled: Tensor, prefix: PrefixCircuit, wanted: bool
+    search: Search,
+    what: str,
+    objective: Objective,
+    pooled: Tensor,
+    prefix: PrefixCircuit,
+    wanted: bool,
+    within: Tensor | None = None,
 ) -> ComponentCircuit:
     """The prefix of a ranking, ranks int64 [m], and a minimal circuit beside it if one is wanted.
 
@@ -213,7 +231,14 @@ def with_minimal(
         return circuit
     with search.moving(what) as report:
         joint = MinimalSearch(
-            objective, config.threshold, pooled.argsort(), prefix.needed, config.seed, config.scrutiny, report
+            objective,
+            config.threshold,
+            pooled.argsort(),
+            prefix.needed,
+            config.seed,
+            config.scrutiny,
+            report,
+            within,
         )
         try:
             return replace(circuit, minimal=joint.run())

@@ -3,7 +3,11 @@ looks unimportant alone and may be needed all the same.
 
     eliminate   drop the components of least gradient at the current circuit in chunks, as long as enough is explained
     polish      exact: drop the component that costs least, until none can be dropped
+    settle      go back to the smallest circuit that explains enough of the validation prompts too, and polish that
     swap        exact: add one component, and see whether two others can go
+
+Components are dropped by what the fit prompts say. Among hundreds of components many circuits fit few prompts by chance, so
+the search would end with one that does not hold up; which of its circuits is taken is up to prompts that it has not seen.
 """
 
 from collections.abc import Callable
@@ -35,28 +39,37 @@ class JointSearch:
 
     objective: Objective
     threshold: float
+    """Least share of the effect, on the fit prompts; once settled, on the validation prompts."""
     weights: Weights | None = None
     """Of the prompts: a bootstrap sample."""
     report: Report = lambda size, explained: None
+    asks_validation: bool = False
+    """The validation prompts have to be explained too; true once settled."""
     at_once: float = 0.0
     """Share of the circuit that a polish may drop after one pass over it: 0 is one component, the exact greedy search."""
     path: SearchPath = field(default_factory=SearchPath)
+    beyond: SearchPath = field(default_factory=SearchPath, init=False)
+    """Smaller circuits of the search, which explain too little of the validation prompts."""
+    level: float | None = field(default=None, init=False)
+    """Least share of the effect on the fit prompts, once settled."""
     best: Tensor = field(init=False)
     spared: Tensor = field(init=False)
     """Share of the effect that the circuit explains without each of its components, as last measured; for others inf."""
     dropped: list[int] = field(default_factory=list, init=False)
     """Components in the order in which they were dropped."""
+    _masks: list[Tensor] = field(default_factory=list, init=False)
+    """Circuits of the path."""
 
     @property
     def size(self) -> int:
         return int(self.best.sum())
 
     def start(self, mask: Tensor) -> bool:
-        """Begin at a circuit, bool [m]; false if it does not explain enough."""
-        share = self._check(mask[None])
-        if share is None:
+        """Begin at a circuit, bool [m]; false if it does not explain enough, on the validation prompts too."""
+        shares, enough = self.objective.explained_enough(mask[None], self.threshold, self.weights)
+        if not enough:
             return False
-        self._move(mask, share)
+        self._move(mask, shares.item())
         return True
 
     def eliminate(self) -> None:
@@ -104,6 +117,41 @@ class JointSearch:
             else:
                 return
 
+    def settle(self) -> None:
+        """Go back to the smallest circuit of the path that explains enough of the validation prompts. From then on they are
+        asked too, and of the fit prompts the circuit has to explain what the next smaller one on the path did, its level;
+        so the last circuit of the path, if it holds up, stays what it is. Polish what is left."""
+        last = self._smallest_that_holds_up()
+        smaller = self.path.fit[last + 1 : last + 2]
+        self.level = max(self.threshold, min(self.path.fit[last], *smaller)) if smaller else self.threshold
+        self.asks_validation = True
+        self._go_back(last)
+        self.polish()
+
+    def _smallest_that_holds_up(self) -> int:
+        """Number of a circuit of the path; the first, at which the search started, does."""
+        if "validation" not in self.objective.effects:
+            return len(self._masks) - 1
+        shares: list[float] = []
+        for last in range(len(self._masks), 0, -_FEW):
+            masks = torch.stack(self._masks[max(0, last - _FEW) : last])
+            shares = [*self.objective.explained(masks, "validation", self.weights).tolist(), *shares]
+            enough = [i for i, share in enumerate(shares) if share >= self.threshold]
+            if enough:
+                smallest = enough[-1]
+                self.beyond.validation.extend(shares[smallest + 1 :])
+                return len(self._masks) - len(shares) + smallest
+        return 0
+
+    def _go_back(self, last: int) -> None:
+        """Make a circuit of the path the current one, and those after it `beyond`."""
+        path = self.path
+        self.beyond.sizes.extend(path.sizes[last + 1 :])
+        self.beyond.fit.extend(path.fit[last + 1 :])
+        del path.sizes[last + 1 :], path.fit[last + 1 :], self._masks[last + 1 :]
+        self.best = self._masks[last]
+        self.dropped = [i for i in self.dropped if not self.best[i]]
+
     def swap(self, candidates: int = 8) -> None:
         """Add the component of largest gradient outside the circuit and drop two others, if enough is explained; so for
         each of the `candidates` best, until none helps."""
@@ -123,7 +171,7 @@ class JointSearch:
         others = self.best.nonzero()[:, 0]
         others = others[gradient[others].argsort()][:_BATCH]
         shares = self._fit_shares(_each_without(larger, others[: _BATCH // 4]))
-        if shares.max() < self.threshold:
+        if shares.max() < self._least:
             return False
         larger = _without(larger, others[shares.argmax()])
         others = others[larger[others]]
@@ -133,7 +181,7 @@ class JointSearch:
     def _drop_together(self, members: Tensor, shares: Tensor) -> bool:
         """Drop as many of the members as the circuit can spare, those that cost least first; false if it can spare none."""
         order = shares.argsort(descending=True)
-        order = order[shares[order] >= self.threshold]
+        order = order[shares[order] >= self._least]
         count = min(len(order), 1 + int(self.at_once * self.size))
         while count > 1:
             smaller = _without(self.best, members[order[:count]])
@@ -148,7 +196,7 @@ class JointSearch:
         """Move to the circuit without that member which costs least among those it can spare, given the shares on the fit
         prompts without each; validation prompts are computed for these only, a few at a time."""
         order = shares.argsort(descending=True)
-        order = order[shares[order] >= self.threshold]
+        order = order[shares[order] >= self._least]
         for few in order.split(_FEW) if len(order) else ():
             _, enough = self._explained(_each_without(mask, members[few]))
             if enough.any():
@@ -178,12 +226,21 @@ class JointSearch:
     def _fit_shares(self, masks: Tensor) -> Tensor:
         return self.objective.explained(masks, "fit", self.weights)
 
-    def _explained(self, masks: Tensor, threshold: float | None = None) -> tuple[Tensor, Tensor]:
-        return self.objective.explained_enough(masks, threshold or self.threshold, self.weights)
+    @property
+    def _least(self) -> float:
+        """Least share of the effect on the fit prompts."""
+        return self.threshold if self.level is None else self.level
 
-    def _check(self, mask: Tensor, threshold: float | None = None) -> float | None:
+    def _explained(self, masks: Tensor, least: float | None = None) -> tuple[Tensor, Tensor]:
+        """Share of the effect on the fit prompts, and whether that is enough, and what the validation prompts ask."""
+        if self.asks_validation:
+            return self.objective.explained_enough(masks, least or self.threshold, self.weights, self.level)
+        shares = self._fit_shares(masks)
+        return shares, shares >= (least or self._least)
+
+    def _check(self, mask: Tensor, least: float | None = None) -> float | None:
         """Share of the effect that a circuit, bool [1, m], explains; None if that is not enough."""
-        share, enough = self._explained(mask, threshold)
+        share, enough = self._explained(mask, least)
         return share.item() if enough else None
 
     def _move(self, mask: Tensor, share: float) -> None:
@@ -193,6 +250,7 @@ class JointSearch:
         self.best = mask
         self.path.sizes.append(int(mask.sum()))
         self.path.fit.append(share)
+        self._masks.append(mask)
         self.report(self.path.sizes[-1], share)
 
 

@@ -11,7 +11,7 @@ class Explained:
     fit: float
     """Prompts of the search."""
     validation: float | None = None
-    """Prompts that decide when the search stops."""
+    """Prompts that decide which circuit of the search is taken."""
     test: float | None = None
     """Held-out prompts, which no choice depends on."""
 
@@ -28,7 +28,8 @@ class SearchPath:
     sizes: list[int] = field(default_factory=list)
     fit: list[float] = field(default_factory=list)
     """Share of the effect explained on the fit prompts."""
-    validation: list[float | None] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    """The same on the validation prompts; empty where they were not asked."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,13 @@ class MinimalCircuit:
     explained: Explained
     path: SearchPath
     is_minimal: bool
-    """No single component can be removed: the rest stays below the threshold on the fit or on the validation prompts."""
+    """No single component can be removed: the rest stays below `level` on the fit prompts, or below the threshold on the
+    validation prompts."""
+    level: float | None = None
+    """Share of the fit prompts' effect at which the search stopped: the threshold where the smallest circuit that reaches
+    it holds up on the validation prompts, else more. None if the search was interrupted before."""
+    beyond: SearchPath = field(default_factory=SearchPath)
+    """Smaller circuits of the search, which explain too little of the validation prompts."""
     dropped: list[str] = field(default_factory=list)
     """Names of what the search dropped, the last dropped first: with `components`, a ranking."""
     starts: Starts | None = None

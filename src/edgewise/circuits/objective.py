@@ -84,12 +84,15 @@ class Objective(ABC):
         return weighted_share(self.recovered(masks, split), self.effects[split], weight)
 
     def explained_enough(
-        self, masks: Tensor, threshold: float, weights: Weights | None = None
+        self, masks: Tensor, threshold: float, weights: Weights | None = None, level: float | None = None
     ) -> tuple[Tensor, Tensor]:  # bool [copies, m] -> [copies], bool [copies]
         """Share of the effect on the fit prompts, and whether it reaches the threshold, on the validation prompts too.
-        These are not computed where the fit prompts have decided."""
+        These are not computed where the fit prompts have decided.
+
+        level: Of the fit prompts, instead of the threshold.
+        """
         shares = self.explained(masks, "fit", weights)
-        enough = shares >= threshold
+        enough = shares >= (threshold if level is None else level)
         if "validation" in self.effects and enough.any():
             enough[enough.clone()] = self.explained(masks[enough], "validation", weights) >= threshold
         return shares, enough

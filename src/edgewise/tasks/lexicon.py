@@ -34,7 +34,8 @@ WHOLE = Lexicon(
     event_wordings=(wordings.EVENT_WORDINGS[0], wordings.EVENT_WORDINGS[2]),
     opposite_wordings=(wordings.RELATION_WORDINGS[0], wordings.RELATION_WORDINGS[6]),
 )  # fmt: skip
-_EVENTS = (0, 2, 5)
+_OPENINGS = ((0, 3), (1, 4), (2,))
+_EVENTS = ((0, 3), (2, 4), (5,))
 _OPPOSITES = ((0, 1), (6, 3), (4, 7))
 
 
@@ -46,8 +47,8 @@ def lexicon_of(split: Split | None) -> Lexicon:
     lists = (w.NAMES, w.OBJECTS, w.PLACES, w.EVENTS, w.FUNCTIONS, w.ARGUMENTS, w.DESCRIPTIONS)
     return Lexicon(
         *(share_of(words, split) for words in lists),
-        ioi_openings=[wordings.IOI_OPENINGS[number]],
-        event_wordings=[wordings.EVENT_WORDINGS[_EVENTS[number]]],
+        ioi_openings=[wordings.IOI_OPENINGS[i] for i in _OPENINGS[number]],
+        event_wordings=[wordings.EVENT_WORDINGS[i] for i in _EVENTS[number]],
         opposite_wordings=[wordings.RELATION_WORDINGS[i] for i in _OPPOSITES[number]],
     )
 
