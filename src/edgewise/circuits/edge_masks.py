@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.circuits.edge_patching import separate_inputs
+from edgewise.circuits.edge_patching import separate_inputs, skip_attention_output
 from edgewise.circuits.streams import EdgeRuns, HeadWrites
 from edgewise.circuits.wiring import LayerWiring
-from edgewise.models.architecture import Layer, weight_and_bias
+from edgewise.models.architecture import Layer
 from edgewise.models.hooks import Forward, replace_forward, replace_input, replace_output
 
 
@@ -122,11 +122,7 @@ class MaskedRun:
 
         for projection in layer.projections:
             stack.enter_context(replace_forward(projection, partial(project, forward=projection.forward)))
-        if layer.post_attention is None:
-            width = len(weight_and_bias(layer.out)[0])
-            stack.enter_context(
-                replace_forward(layer.out, lambda y: y.new_zeros(()).expand(*y.shape[:-1], width))
-            )
+        skip_attention_output(stack, layer)
 
     def _write_heads(self, number: int, written: Tensor) -> None:  # [copies * n, heads, t, D]
         numbers = self.runs.wiring.layers[number]

@@ -24,8 +24,8 @@ PROMISING = 1.15
 SEVERAL = 10_000
 """Candidates up to which a search also starts from the prefix; among more, only where it would end with more than that."""
 FEW = 64
-"""Candidates up to which a polish drops one component at a time, several starts and swaps are tried, and a search is
-repeated on bootstrap samples: what costs many exact evaluations."""
+"""Candidates up to which several starts and swaps are tried, and a search is repeated on bootstrap samples, which costs many
+exact evaluations; and the validation prompts have to be explained at each step, which few choices hardly adapt to."""
 SAMPLES = 4
 """Bootstrap samples."""
 
@@ -52,8 +52,7 @@ class MinimalSearch:
     scrutinise: bool = True
     report: Report = lambda size, explained: None
     within: Tensor | None = None
-    """A circuit, bool [m], that is known to explain enough: another start, or where there are very many candidates the only
-    one."""
+    """A circuit, bool [m], that is known to explain enough, to start from."""
     starts: dict[str, Tensor] = field(default_factory=dict, init=False)
     best: JointSearch | None = field(default=None, init=False)
     running: list[JointSearch] = field(default_factory=list, init=False)
@@ -95,12 +94,11 @@ class MinimalSearch:
             self.best.polish()
 
     def _starts(self) -> Iterator[tuple[str, Tensor]]:
-        few_enough = int(self.objective.candidates.sum()) <= SEVERAL
         if self.within is not None:
             yield "within heads", self.within & self.objective.candidates.cpu()
-        if few_enough or self.within is None:
+        else:
             yield "best share" if self._many else "all components", self._first_start()
-        if few_enough:
+        if int(self.objective.candidates.sum()) <= SEVERAL:
             yield "prefix", self._prefix(self.prefix)
         if self._few and self.scrutinise:
             for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
@@ -123,6 +121,7 @@ class MinimalSearch:
         self, start: Tensor, weights: Weights | None = None, required: bool = False
     ) -> JointSearch | None:
         search = JointSearch(self.objective, self.threshold, weights, self.report)
+        search.asks_validation = self._few
         search.at_once = 0.06 if self._few else 0.1
         if not search.start(start) and not (required and search.start(torch.ones_like(start))):
             return None

@@ -8,6 +8,7 @@ looks unimportant alone and may be needed all the same.
 
 Components are dropped by what the fit prompts say. Among hundreds of components many circuits fit few prompts by chance, so
 the search would end with one that does not hold up; which of its circuits is taken is up to prompts that it has not seen.
+Where `asks_validation` is set from the beginning, these have to be explained at each step instead.
 """
 
 from collections.abc import Callable
@@ -121,7 +122,7 @@ class JointSearch:
         """Go back to the smallest circuit of the path that explains enough of the validation prompts. From then on they are
         asked too, and of the fit prompts the circuit has to explain what the next smaller one on the path did, its level;
         so the last circuit of the path, if it holds up, stays what it is. Polish what is left."""
-        last = self._smallest_that_holds_up()
+        last = len(self._masks) - 1 if self.asks_validation else self._smallest_that_holds_up()
         smaller = self.path.fit[last + 1 : last + 2]
         self.level = max(self.threshold, min(self.path.fit[last], *smaller)) if smaller else self.threshold
         self.asks_validation = True
