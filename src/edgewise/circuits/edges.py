@@ -11,10 +11,12 @@ from edgewise.circuits.edge_objective import EdgeObjective
 from edgewise.circuits.edge_tokens import EdgeTokenObjective, find_edge_tokens
 from edgewise.circuits.find_minimal import Interrupted, with_minimal
 from edgewise.circuits.minimal import MinimalCircuit
+from edgewise.circuits.replay import Replay
 from edgewise.circuits.result import ComponentCircuit
 from edgewise.circuits.search import Search
 from edgewise.circuits.wiring import Wiring
 from edgewise.core.errors import UnsupportedArchitecture
+from edgewise.tasks.pairs import Split
 
 NAMED = 2000
 """Edges whose names are saved; the counts and the curve are of all."""
@@ -66,7 +68,8 @@ def find_edges(search: Search, wiring: Wiring, heads: ComponentCircuit) -> EdgeC
 def _at_tokens(search: Search, wiring: Wiring, circuit: MinimalCircuit) -> MinimalCircuit | None:
     """A token-level circuit among the edges of a minimal one."""
     config, kept = search.config, {*circuit.components}
-    objective = EdgeTokenObjective(search.splits, wiring, config.max_bytes, search.roles)
+    splits: dict[Split, Replay] = {key: of for key, of in search.splits.items() if key != "selection"}
+    objective = EdgeTokenObjective(splits, wiring, config.max_bytes, search.roles)
     edges = torch.tensor([name in kept for name in wiring.edge_names([*range(wiring.count)])])
     with search.moving("edges at tokens") as report:
         return find_edge_tokens(objective, edges, config.threshold, report)

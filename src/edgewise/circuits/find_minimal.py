@@ -25,7 +25,7 @@ SEVERAL = 10_000
 """Candidates up to which a search also starts from the prefix; among more, only where it would end with more than that."""
 FEW = 64
 """Candidates up to which several starts and swaps are tried, and a search is repeated on bootstrap samples, which costs many
-exact evaluations; and the validation prompts have to be explained at each step, which few choices hardly adapt to."""
+exact evaluations; the size is not chosen by other prompts, because few choices hardly adapt to those of the search."""
 SAMPLES = 4
 """Bootstrap samples."""
 
@@ -67,7 +67,7 @@ class MinimalSearch:
         except KeyboardInterrupt as interrupt:
             if not self.running:
                 raise
-            self.best = min(self.running, key=lambda search: (search.level is None, search.size))
+            self.best = min(self.running, key=lambda search: ("selection" not in search.levels, search.size))
             raise Interrupted(self._result(is_minimal=False)) from interrupt
 
     def _search(self) -> None:
@@ -77,21 +77,32 @@ class MinimalSearch:
         if self._many and self._is_stuck(searches):
             learned = self._eliminated(self._learned(self._first_start()))
             searches |= {} if learned is None else {"learned mask": learned}
+        polished: list[JointSearch] = []
         smallest = min((search.size for search in searches.values()), default=0)
         for name, search in searches.items():
             if self._few or search.size <= PROMISING * smallest:
                 search.polish()
-                search.settle()
+                polished.append(search)
             self.starts[name] = search.best.clone()
-        settled = [search for search in searches.values() if search.level is not None]
-        self.best = max(settled, key=self._merit, default=None)
+        self.best = self._settled(polished)
         if "prefix" not in searches and (self.best is None or self.best.size > self.prefix):
             self.best = self._joint_search(self._prefix(self.prefix)) or self.best
         if self.best is None:  # not even the prefix explains enough; all components do
             self.best = self._joint_search(self.objective.candidates.cpu(), required=True)
-        if self.best is not None and self.best.size <= FEW:
-            self.best.swap()
+        if self.best is not None:
             self.best.polish()
+
+    def _settled(self, searches: list[JointSearch]) -> JointSearch | None:
+        """Of searches the best, that which ended with the smallest circuit with components exchanged; of a size that holds
+        up on other prompts, if there are many candidates to adapt to those of the search."""
+        smallest = max(searches, key=self._merit, default=None)
+        if smallest is not None and smallest.size <= FEW:
+            smallest.swap()
+            smallest.polish()
+        if not self._few:
+            for search in searches:
+                search.settle()
+        return max(searches, key=self._merit, default=None)
 
     def _starts(self) -> Iterator[tuple[str, Tensor]]:
         if self.within is not None:
@@ -112,16 +123,15 @@ class MinimalSearch:
     ) -> JointSearch | None:
         """A finished search; none, if its start does not explain enough."""
         search = self._eliminated(start, weights, required)
-        if search is not None:
-            search.polish()
-            search.settle()
-        return search
+        if search is None:
+            return None
+        search.polish()
+        return search if weights is not None else self._settled([search])
 
     def _eliminated(
         self, start: Tensor, weights: Weights | None = None, required: bool = False
     ) -> JointSearch | None:
         search = JointSearch(self.objective, self.threshold, weights, self.report)
-        search.asks_validation = self._few
         search.at_once = 0.06 if self._few else 0.1
         if not search.start(start) and not (required and search.start(torch.ones_like(start))):
             return None
@@ -190,7 +200,7 @@ class MinimalSearch:
             explained=explained_on_splits(self.objective, mask),
             path=self.best.path,
             is_minimal=is_minimal,
-            level=self.best.level,
+            levels={**self.best.levels},
             beyond=self.best.beyond,
             dropped=self.objective.names(self.best.dropped[::-1]),
             starts=compare_starts(self.starts) if self.starts else None,

@@ -3,12 +3,11 @@ looks unimportant alone and may be needed all the same.
 
     eliminate   drop the components of least gradient at the current circuit in chunks, as long as enough is explained
     polish      exact: drop the component that costs least, until none can be dropped
-    settle      go back to the smallest circuit that explains enough of the validation prompts too, and polish that
     swap        exact: add one component, and see whether two others can go
+    settle      go back to the smallest circuit of the search that holds up on prompts which it has not seen
 
-Components are dropped by what the fit prompts say. Among hundreds of components many circuits fit few prompts by chance, so
-the search would end with one that does not hold up; which of its circuits is taken is up to prompts that it has not seen.
-Where `asks_validation` is set from the beginning, these have to be explained at each step instead.
+Among hundreds of components many circuits fit few prompts by chance, so a search ends with one that fits the prompts it was
+found by: `settle` chooses its size by others.
 """
 
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from edgewise.circuits.minimal import SearchPath
 from edgewise.circuits.objective import Objective, Weights
+from edgewise.tasks.pairs import SEARCHED, Split
 
 Report = Callable[[int, float], object]
 """Called with the size of the current circuit, and the share of the effect that it explains."""
@@ -40,19 +40,17 @@ class JointSearch:
 
     objective: Objective
     threshold: float
-    """Least share of the effect, on the fit prompts; once settled, on the validation prompts."""
+    """Least share of the effect, on the fit and on the validation prompts."""
     weights: Weights | None = None
     """Of the prompts: a bootstrap sample."""
     report: Report = lambda size, explained: None
-    asks_validation: bool = False
-    """The validation prompts have to be explained too; true once settled."""
     at_once: float = 0.0
     """Share of the circuit that a polish may drop after one pass over it: 0 is one component, the exact greedy search."""
     path: SearchPath = field(default_factory=SearchPath)
     beyond: SearchPath = field(default_factory=SearchPath, init=False)
-    """Smaller circuits of the search, which explain too little of the validation prompts."""
-    level: float | None = field(default=None, init=False)
-    """Least share of the effect on the fit prompts, once settled."""
+    """Smaller circuits of the search, which explain too little of the selection prompts."""
+    levels: dict[Split, float] = field(init=False)
+    """Least share of the effect on each split."""
     best: Tensor = field(init=False)
     spared: Tensor = field(init=False)
     """Share of the effect that the circuit explains without each of its components, as last measured; for others inf."""
@@ -66,11 +64,12 @@ class JointSearch:
         return int(self.best.sum())
 
     def start(self, mask: Tensor) -> bool:
-        """Begin at a circuit, bool [m]; false if it does not explain enough, on the validation prompts too."""
-        shares, enough = self.objective.explained_enough(mask[None], self.threshold, self.weights)
-        if not enough:
+        """Begin at a circuit, bool [m]; false if it does not explain enough."""
+        self.levels = dict.fromkeys(SEARCHED, self.threshold)
+        share = self._check(mask[None])
+        if share is None:
             return False
-        self._move(mask, shares.item())
+        self._move(mask, share)
         return True
 
     def eliminate(self) -> None:
@@ -119,39 +118,63 @@ class JointSearch:
                 return
 
     def settle(self) -> None:
-        """Go back to the smallest circuit of the path that explains enough of the validation prompts. From then on they are
-        asked too, and of the fit prompts the circuit has to explain what the next smaller one on the path did, its level;
-        so the last circuit of the path, if it holds up, stays what it is. Polish what is left."""
-        last = len(self._masks) - 1 if self.asks_validation else self._smallest_that_holds_up()
-        smaller = self.path.fit[last + 1 : last + 2]
-        self.level = max(self.threshold, min(self.path.fit[last], *smaller)) if smaller else self.threshold
-        self.asks_validation = True
-        self._go_back(last)
-        self.polish()
+        """Go back to the smallest circuit of the path that explains enough of the selection prompts, or as much as the first
+        one if that is less. It has to go on explaining so much of them, and no less of the prompts of the search than it
+        does; if it is the last one, the search's levels stay."""
+        if "selection" not in self.objective.effects:
+            return
+        shares = self._shares_of_selection(self._masks[:1])
+        least = min(self.threshold, *shares)
+        last = self._smallest_that_explains(least)
+        if last < len(self._masks) - 1:
+            self._go_back(last)
+        self.levels["selection"] = least
 
-    def _smallest_that_holds_up(self) -> int:
-        """Number of a circuit of the path; the first, at which the search started, does."""
-        if "validation" not in self.objective.effects:
-            return len(self._masks) - 1
-        shares: list[float] = []
+    def _smallest_that_explains(self, least: float) -> int:
+        """Number of the smallest circuit of the path that explains so much of the selection prompts."""
         for last in range(len(self._masks), 0, -_FEW):
-            masks = torch.stack(self._masks[max(0, last - _FEW) : last])
-            shares = [*self.objective.explained(masks, "validation", self.weights).tolist(), *shares]
-            enough = [i for i, share in enumerate(shares) if share >= self.threshold]
+            first = max(0, last - _FEW)
+            shares = self._shares_of_selection(self._masks[first:last])
+            enough = [i for i, share in enumerate(shares) if share >= least]
             if enough:
-                smallest = enough[-1]
-                self.beyond.validation.extend(shares[smallest + 1 :])
-                return len(self._masks) - len(shares) + smallest
+                self.beyond.selection[:0] = shares[enough[-1] + 1 :]
+                return first + enough[-1]
+            self.beyond.selection[:0] = shares
         return 0
+
+    def _shares_of_selection(self, masks: list[Tensor]) -> list[float]:
+        return self.objective.explained(torch.stack(masks), "selection").tolist()
 
     def _go_back(self, last: int) -> None:
         """Make a circuit of the path the current one, and those after it `beyond`."""
         path = self.path
         self.beyond.sizes.extend(path.sizes[last + 1 :])
         self.beyond.fit.extend(path.fit[last + 1 :])
+        self.best, smaller = self._masks[last : last + 2]
         del path.sizes[last + 1 :], path.fit[last + 1 :], self._masks[last + 1 :]
-        self.best = self._masks[last]
         self.dropped = [i for i in self.dropped if not self.best[i]]
+        self._drop_part(smaller)
+        for split in SEARCHED:
+            if split in self.objective.effects:
+                self.levels[split] = self.objective.explained(self.best[None], split).item()
+
+    def _drop_part(self, smaller: Tensor) -> None:
+        """Of what the search dropped together, drop as many as the selection prompts allow, in the order of gradients."""
+        order = self._by_gradient()
+        order = order[~smaller[order]]
+        if len(order) < 2:
+            return
+        masks = self.best.repeat(len(order) - 1, 1)
+        for count, mask in enumerate(masks, 1):
+            mask[order[:count]] = False
+        levels: dict[Split, float] = {
+            **self.levels,
+            "selection": min(self.threshold, self._shares_of_selection([self.best])[0]),
+        }
+        shares, enough = self.objective.explained_enough(masks, levels)
+        if enough.any():
+            count = int(enough.nonzero()[-1])
+            self._move(masks[count], shares[count].item())
 
     def swap(self, candidates: int = 8) -> None:
         """Add the component of largest gradient outside the circuit and drop two others, if enough is explained; so for
@@ -172,7 +195,7 @@ class JointSearch:
         others = self.best.nonzero()[:, 0]
         others = others[gradient[others].argsort()][:_BATCH]
         shares = self._fit_shares(_each_without(larger, others[: _BATCH // 4]))
-        if shares.max() < self._least:
+        if shares.max() < self.levels["fit"]:
             return False
         larger = _without(larger, others[shares.argmax()])
         others = others[larger[others]]
@@ -182,7 +205,7 @@ class JointSearch:
     def _drop_together(self, members: Tensor, shares: Tensor) -> bool:
         """Drop as many of the members as the circuit can spare, those that cost least first; false if it can spare none."""
         order = shares.argsort(descending=True)
-        order = order[shares[order] >= self._least]
+        order = order[shares[order] >= self.levels["fit"]]
         count = min(len(order), 1 + int(self.at_once * self.size))
         while count > 1:
             smaller = _without(self.best, members[order[:count]])
@@ -197,7 +220,7 @@ class JointSearch:
         """Move to the circuit without that member which costs least among those it can spare, given the shares on the fit
         prompts without each; validation prompts are computed for these only, a few at a time."""
         order = shares.argsort(descending=True)
-        order = order[shares[order] >= self._least]
+        order = order[shares[order] >= self.levels["fit"]]
         for few in order.split(_FEW) if len(order) else ():
             _, enough = self._explained(_each_without(mask, members[few]))
             if enough.any():
@@ -227,17 +250,9 @@ class JointSearch:
     def _fit_shares(self, masks: Tensor) -> Tensor:
         return self.objective.explained(masks, "fit", self.weights)
 
-    @property
-    def _least(self) -> float:
-        """Least share of the effect on the fit prompts."""
-        return self.threshold if self.level is None else self.level
-
     def _explained(self, masks: Tensor, least: float | None = None) -> tuple[Tensor, Tensor]:
-        """Share of the effect on the fit prompts, and whether that is enough, and what the validation prompts ask."""
-        if self.asks_validation:
-            return self.objective.explained_enough(masks, least or self.threshold, self.weights, self.level)
-        shares = self._fit_shares(masks)
-        return shares, shares >= (least or self._least)
+        """Share of the effect on the fit prompts, and whether each split's is enough."""
+        return self.objective.explained_enough(masks, least or self.levels, self.weights)
 
     def _check(self, mask: Tensor, least: float | None = None) -> float | None:
         """Share of the effect that a circuit, bool [1, m], explains; None if that is not enough."""

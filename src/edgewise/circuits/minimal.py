@@ -11,9 +11,11 @@ class Explained:
     fit: float
     """Prompts of the search."""
     validation: float | None = None
-    """Prompts that decide which circuit of the search is taken."""
+    """Prompts that must be explained too before a component goes."""
     test: float | None = None
     """Held-out prompts, which no choice depends on."""
+    selection: float | None = None
+    """Prompts that choose the size."""
 
     @property
     def held_out(self) -> float:
@@ -28,8 +30,8 @@ class SearchPath:
     sizes: list[int] = field(default_factory=list)
     fit: list[float] = field(default_factory=list)
     """Share of the effect explained on the fit prompts."""
-    validation: list[float] = field(default_factory=list)
-    """The same on the validation prompts; empty where they were not asked."""
+    selection: list[float] = field(default_factory=list)
+    """The same on the prompts that choose the size; empty where they were not asked."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,13 @@ class MinimalCircuit:
     explained: Explained
     path: SearchPath
     is_minimal: bool
-    """No single component can be removed: the rest stays below `level` on the fit prompts, or below the threshold on the
-    validation prompts."""
-    level: float | None = None
-    """Share of the fit prompts' effect at which the search stopped: the threshold where the smallest circuit that reaches
-    it holds up on the validation prompts, else more. None if the search was interrupted before."""
+    """No single component can be removed: the rest stays below a split's level."""
+    levels: dict[str, float] = field(default_factory=dict)
+    """Least share of the effect that the circuit has to explain, of the prompts of each split: the threshold; of the
+    prompts of the search more, if smaller circuits that reach the threshold explain too little of those that choose the
+    size."""
     beyond: SearchPath = field(default_factory=SearchPath)
-    """Smaller circuits of the search, which explain too little of the validation prompts."""
+    """These smaller circuits."""
     dropped: list[str] = field(default_factory=list)
     """Names of what the search dropped, the last dropped first: with `components`, a ranking."""
     starts: Starts | None = None

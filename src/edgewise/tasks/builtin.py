@@ -175,7 +175,7 @@ def antonym(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     wording, word = rng.choice(lexicon.opposite_wordings), rng.choice(list(OPPOSITES))
     answer = OPPOSITES[word]
     other = rng.choice([x for x in OPPOSITES if OPPOSITES[x] != answer and x != answer])
-    before = _natural(wording).partition("{answer}")[0]
+    before = _with_words(rng, lexicon, _natural(wording).partition("{answer}")[0])
     return Draft(
         template=before.format(relation="opposite", word="{word}"),
         slots={"word": (word, other)},
