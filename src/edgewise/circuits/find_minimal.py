@@ -23,6 +23,8 @@ PROMISING = 1.15
 """Of many candidates, searches are polished that elimination leaves with at most this times the smallest circuit."""
 SEVERAL = 10_000
 """Candidates up to which a search also starts from the prefix; among more, only where it would end with more than that."""
+ALIKE = 1 / 4
+"""Among many candidates, the prefix is not searched if the first start has all of it and less than this share more."""
 FEW = 64
 """Candidates up to which several starts and swaps are tried, and a search is repeated on bootstrap samples, which costs many
 exact evaluations; the size is not chosen by other prompts, because few choices hardly adapt to those of the search."""
@@ -106,11 +108,16 @@ class MinimalSearch:
 
     def _starts(self) -> Iterator[tuple[str, Tensor]]:
         if self.within is not None:
-            yield "within heads", self.within & self.objective.candidates.cpu()
+            name, first = "within heads", self.within & self.objective.candidates.cpu()
         else:
-            yield "best share" if self._many else "all components", self._first_start()
-        if int(self.objective.candidates.sum()) <= SEVERAL:
-            yield "prefix", self._prefix(self.prefix)
+            name, first = "best share" if self._many else "all components", self._first_start()
+        yield name, first
+        prefix = self._prefix(self.prefix)
+        is_another = (
+            self._few or int((first & ~prefix).sum()) > ALIKE * self.prefix or bool((prefix & ~first).any())
+        )
+        if is_another and int(self.objective.candidates.sum()) <= SEVERAL:
+            yield "prefix", prefix
         if self._few and self.scrutinise:
             for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
                 yield f"random {i + 1}", start
