@@ -415,6 +415,20 @@ def test_token_edges_of_a_model_in_half_precision(sparse):
     )
 
 
+def test_logits_of_a_model_in_half_precision_are_computed_in_single_precision():
+    model: Any = model_of("llama").to(torch.bfloat16)
+    given = prompts()
+    replay = record(model, given, "logit difference")
+    with torch.no_grad():
+        hidden = model.model(input_ids=given.clean, use_cache=False).last_hidden_state.float()
+    logits = hidden[torch.arange(len(hidden)), given.last] @ model.lm_head.weight.float().T
+    torch.testing.assert_close(
+        replay.clean.scores, score(logits, given, "logit difference"), atol=1e-4, rtol=1e-4
+    )
+    again = replay.scores(0, replay.clean.hidden[0][None])[0]
+    assert again.dtype == torch.float32
+
+
 # ------------------------------------------------------------------------------------------------------------ curves
 
 

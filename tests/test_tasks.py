@@ -219,12 +219,14 @@ def test_the_same_seed_makes_the_same_task(name):
 @pytest.mark.parametrize("name", TASKS)
 def test_splits_have_words_and_wordings_of_their_own(name):
     task = split_task(name, tokenizer_of("gpt2"), 12)
-    assert [len(numbers) for numbers in task.splits.values()] == [6, 6, 12]
+    assert [len(numbers) for numbers in task.splits.values()] == [6, 6, 12, 12]
     texts = [{task.pairs[i].clean for i in numbers} for numbers in task.splits.values()]
     assert not texts[0] & texts[1] and not (texts[0] | texts[1]) & texts[2]
+    assert not (texts[0] | texts[1] | texts[2]) & texts[3]
     names = [{word for text in of_split for word in text.split() if word in w.NAMES} for of_split in texts]
     if name == "ioi":
         assert all(names) and not names[0] & names[1] and not (names[0] | names[1]) & names[2]
+        assert not (names[0] | names[1] | names[2]) & names[3]
     if name != "copy":
         beginnings = [{tuple(text.split()[:2]) for text in of_split} for of_split in texts]
         assert name == "docstring" or not beginnings[0] & beginnings[2]

@@ -19,8 +19,8 @@ class CircuitConfig:
     out: Path | None = None
     """Folder for circuit.json and its figures."""
     prompts: PromptCount = 32
-    """Pairs of clean and corrupt prompts to search on: one half chooses components, the other decides when to stop. As
-    many more, from 8 on, are held out for what is reported."""
+    """Pairs of clean and corrupt prompts to search on: one half chooses components, the other must be explained too before
+    one goes. From 8 on, as many more choose the size, and as many are held out for what is reported."""
     threshold: OpenShare = 0.9
     """Share of the effect, clean minus corrupt, that a circuit must explain (faithfulness)."""
     edges: bool = True

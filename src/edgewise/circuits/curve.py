@@ -11,6 +11,7 @@ from edgewise.circuits.objective import Objective, weighted_share
 from edgewise.circuits.replay import Replay
 from edgewise.circuits.result import Curve, PrefixCircuit
 from edgewise.circuits.search import Search
+from edgewise.tasks.pairs import SEARCHED
 
 KeepBest = Callable[[Tensor, Tensor], Tensor]
 """Ranks of m components, int64 [n, m], and counts k, int64 [points, n] -> metric, [points, n], when each prompt keeps the
@@ -45,7 +46,7 @@ def measure_prefix(
     names: Components with their importance, in the pooled order.
     """
     replay, threshold = search.replay, search.config.threshold
-    sizes = [of.n for split, of in search.splits.items() if split != "test"]
+    sizes = [of.n for split, of in search.splits.items() if split in SEARCHED]
     curve, needed = pooled_curve(replay, sizes, keep_best, order.pooled, threshold)
     return PrefixCircuit(
         needed=needed,

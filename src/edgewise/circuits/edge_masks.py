@@ -6,16 +6,17 @@ buffer that readers share, in the gradient too.
 """
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from edgewise.circuits.edge_patching import separate_inputs
+from edgewise.circuits.edge_patching import separate_inputs, skip_attention_output
 from edgewise.circuits.streams import EdgeRuns, HeadWrites
 from edgewise.circuits.wiring import LayerWiring
 from edgewise.models.architecture import Layer
-from edgewise.models.hooks import replace_forward, replace_input, replace_output
+from edgewise.models.hooks import Forward, replace_forward, replace_input, replace_output
 
 
 class MaskedRun:
@@ -42,7 +43,8 @@ class MaskedRun:
         self.copies, self.n = len(keep), len(written)
         exists = wiring.exists.to(keep.device)
         used = (keep.detach() != 0).flatten(0, -3).any(0) & exists
-        self.active = (used if wanted is None else used | (wanted & exists)).any(0)  # targets
+        self.used = used if wanted is None else used | (wanted & exists)  # [sources, targets]
+        self.active = self.used.any(0)  # targets
         self.keep = (keep.to(written.dtype) * exists).transpose(-1, -2)  # [copies, (roles,) targets, sources]
         self.earlier = earlier
         self.first = 0 if earlier is None else earlier.shape[1]
@@ -101,6 +103,7 @@ class MaskedRun:
 
         stack.enter_context(replace_input(layer.attention_reader, read_by_host))
         stack.enter_context(self._writes.after_post_norm(number))
+        self._skip_host_attention(stack, layer)
         if inputs.any():
             stack.enter_context(separate_inputs(layer, read_by_heads, inputs))
         if self.active[numbers.mlp_target]:
@@ -108,6 +111,18 @@ class MaskedRun:
             stack.enter_context(replace_output(layer.mlp_writer, write_mlp))
         elif type(layer.mlp_in).__name__.endswith("MLP"):  # nothing reads it
             stack.enter_context(replace_forward(layer.mlp_in, lambda x, *_, **__: torch.zeros_like(x)))
+
+    def _skip_host_attention(self, stack: ExitStack, layer: Layer) -> None:
+        """Of the host's own attention compute only what is used: queries, keys and values of the corrupt run, alike in all
+        copies, and no output, which is added up from what heads write (but where a norm comes after it)."""
+
+        def project(x: Tensor, forward: Forward) -> Tensor:
+            y = forward(x[: len(x) // self.copies])
+            return y.repeat(self.copies, *[1] * (y.ndim - 1))
+
+        for projection in layer.projections:
+            stack.enter_context(replace_forward(projection, partial(project, forward=projection.forward)))
+        skip_attention_output(stack, layer)
 
     def _write_heads(self, number: int, written: Tensor) -> None:  # [copies * n, heads, t, D]
         numbers = self.runs.wiring.layers[number]
@@ -121,11 +136,14 @@ class MaskedRun:
 
     def _read(self, corrupt: Tensor, targets: Tensor, sources: int | None = None) -> Tensor:
         """Inputs of targets, [copies * n, targets, t, D]: `corrupt`, [n, t, D], changed along the kept edges."""
-        keep = self.keep[..., targets.to(self.keep.device), :]  # [copies, (roles,) targets, sources]
+        targets = targets.to(self.keep.device)
+        read = self.used[:sources, targets].any(1).nonzero()[:, 0]
+        keep = self.keep[..., targets, :][..., read]  # [copies, (roles,) targets, sources]
         keep = keep if self.roles is None else keep[:, self.roles]  # [copies, n, t, targets, sources]
-        along: Any = _Read.apply(self.token, keep[..., self.first : sources], self.buffer)
-        if self.earlier is not None:
-            along = along + _sum_shared(keep[..., : self.first], self.earlier)
+        earlier = int((read < self.first).sum())
+        along: Any = _Read.apply(self.token, keep[..., earlier:], self.buffer, read[earlier:] - self.first)
+        if self.earlier is not None and earlier:
+            along = along + _sum_shared(keep[..., :earlier], self.earlier[:, read[:earlier]])
         return (corrupt[:, None] + along.unflatten(3, corrupt.shape[1:])).flatten(0, 1)
 
 
@@ -155,31 +173,38 @@ class _Write(torch.autograd.Function):
 
 
 class _Read(torch.autograd.Function):
-    """Sum sources along edges: keep, [copies, targets, sources] or [copies, n, t, targets, sources] -> [copies, n, targets,
-    t * D]."""
+    """Sum some of the buffer's sources, int64 [sources], along edges: keep, [copies, targets, sources] or [copies, n, t,
+    targets, sources] -> [copies, n, targets, t * D]."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, keep: Tensor, buffer: _Buffer) -> Tensor:
+    def forward(ctx: Any, token: Tensor, keep: Tensor, buffer: _Buffer, sources: Tensor) -> Tensor:
         ctx.buffer = buffer
-        ctx.save_for_backward(keep)
-        values = buffer.values[:, :, : keep.shape[-1]]
+        ctx.save_for_backward(keep, sources)
+        values = _sources(buffer.values, sources)
         if keep.ndim == 3:
             return keep[:, None] @ values
         return _from_tokens(keep @ _by_token(values, keep.shape[2]))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (keep,), buffer, (gradient,) = ctx.saved_tensors, ctx.buffer, gradients
-        sources = slice(keep.shape[-1])
+        (keep, sources), buffer, (gradient,) = ctx.saved_tensors, ctx.buffer, gradients
         if buffer.gradient is None:
             buffer.gradient = torch.zeros_like(buffer.values)
-        values = buffer.values[:, :, sources]
+        values = _sources(buffer.values, sources)
         if keep.ndim == 3:
-            buffer.gradient[:, :, sources] += keep.mT[:, None] @ gradient
-            return gradient.new_zeros(()), (gradient @ values.mT).sum(1), None
+            buffer.gradient.index_add_(2, sources, keep.mT[:, None] @ gradient)
+            return gradient.new_zeros(()), (gradient @ values.mT).sum(1), None, None
         gradient, values = (_by_token(x, keep.shape[2]) for x in (gradient, values))
-        buffer.gradient[:, :, sources] += _from_tokens(keep.mT @ gradient)
-        return gradient.new_zeros(()), gradient @ values.mT, None
+        buffer.gradient.index_add_(2, sources, _from_tokens(keep.mT @ gradient))
+        return gradient.new_zeros(()), gradient @ values.mT, None, None
+
+
+def _sources(
+    values: Tensor, sources: Tensor
+) -> Tensor:  # [copies, n, all sources, t * D] -> [copies, n, sources, t * D]
+    """Some of the sources; without a copy if they are the first ones."""
+    count = len(sources)
+    return values[:, :, :count] if not count or sources[-1] == count - 1 else values[:, :, sources]
 
 
 def _sum_shared(keep: Tensor, values: Tensor) -> Tensor:

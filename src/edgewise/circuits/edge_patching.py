@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgewise.circuits.streams import EdgeRuns, HeadWrites
 from edgewise.circuits.wiring import INPUTS, LayerWiring
-from edgewise.models.architecture import Layer
-from edgewise.models.hooks import replace_input, replace_output
+from edgewise.models.architecture import Layer, weight_and_bias
+from edgewise.models.hooks import replace_forward, replace_input, replace_output
 
 
 @torch.no_grad()
@@ -72,11 +72,25 @@ def _patch_layer(
         read = patched.read(corrupt.read_by_mlp[number], mlp, numbers.mlp_source)[:, 0]
         return layer.norm_2(read).view_as(x)
 
+    for projection in layer.projections:  # what the host itself would attend to is not used
+        stack.enter_context(replace_forward(projection, partial(_nothing, projection)))
+    skip_attention_output(stack, layer)
     stack.enter_context(separate_inputs(layer, attention_reads))
     stack.enter_context(patched.writes.after_post_norm(number))
     stack.enter_context(replace_input(layer.mlp_in, mlp_reads))
     write = partial(patched.write_mlp, numbers.mlp_source, layer.multiplier)
     stack.enter_context(replace_output(layer.mlp_writer, write))
+
+
+def skip_attention_output(stack: ExitStack, layer: Layer) -> None:
+    """Do not compute what attention writes, where it is added up from what its heads write: if no norm comes after it."""
+    if layer.post_attention is None:
+        stack.enter_context(replace_forward(layer.out, partial(_nothing, layer.out)))
+
+
+def _nothing(linear: nn.Module, x: Tensor) -> Tensor:
+    """Zeros of the shape of a linear map's output."""
+    return x.new_zeros(()).expand(*x.shape[:-1], len(weight_and_bias(linear)[0]))
 
 
 @contextmanager

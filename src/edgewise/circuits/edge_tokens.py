@@ -27,7 +27,7 @@ class EdgeTokenObjective(EdgeObjective):
     def __init__(
         self, replays: dict[Split, Replay], wiring: Wiring, max_memory: int, roles: Mapping[Split, Roles]
     ) -> None:
-        self.roles = {split: of.numbers[:, replays[split].first :] for split, of in roles.items()}
+        self.roles = {split: roles[split].numbers[:, of.first :] for split, of in replays.items()}
         self.role_names = roles["fit"].names
         super().__init__(replays, wiring, max_memory)
         count = len(self.role_names)
@@ -77,7 +77,8 @@ class EdgeTokenObjective(EdgeObjective):
 def find_edge_tokens(
     objective: EdgeTokenObjective, edges: Tensor, threshold: float, report: Report
 ) -> MinimalCircuit | None:
-    """The edges of a circuit, bool [edges], at as few tokens as explain enough; None if not even all do."""
+    """The edges of a circuit, bool [edges], at as few tokens as explain enough; None if not even all do. Its size is not
+    chosen by other prompts: their wordings have tokens of their own."""
     search = JointSearch(objective, threshold, report=report, at_once=0.1)
     if not search.start(objective.everywhere(edges)):
         return None
@@ -88,5 +89,6 @@ def find_edge_tokens(
         explained=explained_on_splits(objective, search.best),
         path=search.path,
         is_minimal=True,
+        levels={**search.levels},
         dropped=objective.names(search.dropped[::-1]),
     )

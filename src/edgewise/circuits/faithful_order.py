@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgewise.circuits.mib import circuit_sizes
 from edgewise.circuits.objective import Objective
-from edgewise.tasks.pairs import Split
+from edgewise.tasks.pairs import SEARCHED
 
 
 def faithful_order(
@@ -34,8 +34,7 @@ def faithful_order(
 
 def _distance(objective: Objective, masks: Tensor) -> Tensor:  # bool [copies, m] -> [copies]
     """Distance of the share from 1, the mean over the splits that choices may depend on."""
-    searched: tuple[Split, ...] = ("fit", "validation")
-    shares = [objective.explained(masks, split) for split in searched if split in objective.effects]
+    shares = [objective.explained(masks, split) for split in SEARCHED if split in objective.effects]
     return (1 - torch.stack(shares)).abs().mean(0)
 
 

@@ -32,7 +32,7 @@ from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
 from edgewise.tasks import Task
 from edgewise.tasks.generate import split_task
 from edgewise.tasks.measure import check_fits
-from edgewise.tasks.pairs import Prompts
+from edgewise.tasks.pairs import SEARCHED, Prompts
 from edgewise.tasks.roles import roles_of
 
 FLOOR = {"logit difference": 0.5, "probability difference": 0.05}
@@ -115,7 +115,7 @@ def find_circuit(
     display = display or Display(quiet=True)
     prompts = task.prompts(model.device)
     check_fits(model, prompts)
-    searched = sum(len(numbers) for split, numbers in task.splits.items() if split != "test")
+    searched = sum(len(numbers) for split, numbers in task.splits.items() if split in SEARCHED)
     with display.status(f"{name}: clean and corrupt prompts"):
         replay = record(model, Prompts(*(x[:searched] for x in prompts)), task.metric)
     has_effect = replay.effect >= FLOOR[task.metric]
@@ -151,11 +151,11 @@ def find_circuit(
 
 
 def _search(name: str, replay: Replay, task: Task, config: CircuitConfig, display: Display) -> Search:
-    """The prompts that show the behaviour, split; the held-out ones are recorded for themselves."""
+    """The prompts that show the behaviour, split; those that are not searched on are recorded for themselves."""
     has_effect, splits, roles = replay.effect >= FLOOR[task.metric], {}, {}
     all_roles = roles_of(task.pairs)
     for split, numbers in task.splits.items():
-        if split == "test":
+        if split not in SEARCHED:
             prompts = Prompts(*(x[list(numbers)] for x in task.prompts(replay.effect.device)))
             recorded = record(replay.model, prompts, task.metric)
             kept = (recorded.effect >= FLOOR[task.metric]).nonzero()[:, 0]
@@ -163,7 +163,7 @@ def _search(name: str, replay: Replay, task: Task, config: CircuitConfig, displa
             recorded, kept = replay, has_effect[list(numbers)].nonzero()[:, 0] + numbers.start
         if len(kept):
             splits[split] = recorded.select(kept)
-            of_split = kept.cpu() + (numbers.start if split == "test" else 0)
+            of_split = kept.cpu() + (0 if split in SEARCHED else numbers.start)
             roles[split] = all_roles._replace(numbers=all_roles.numbers[of_split])
     if "fit" not in splits:
         splits["fit"], roles["fit"] = splits.pop("validation"), roles.pop("validation")
@@ -172,10 +172,10 @@ def _search(name: str, replay: Replay, task: Task, config: CircuitConfig, displa
 
 def _with_edges(circuit: ModelCircuit, search: Search, wiring: Wiring | None) -> ModelCircuit:
     """The circuit and that of edges; what was found before stays, with a notice, if edges fail."""
-    if wiring is None:
+    if wiring is None or circuit.heads is None:
         return circuit
     try:
-        return replace(circuit, **find_edges(search, wiring)._asdict())
+        return replace(circuit, **find_edges(search, wiring, circuit.heads)._asdict())
     except (EdgewiseError, RuntimeError) as error:
         return _with_notice(circuit, search, "edges", error)
 

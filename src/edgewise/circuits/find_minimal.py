@@ -23,9 +23,11 @@ PROMISING = 1.15
 """Of many candidates, searches are polished that elimination leaves with at most this times the smallest circuit."""
 SEVERAL = 10_000
 """Candidates up to which a search also starts from the prefix; among more, only where it would end with more than that."""
+ALIKE = 1 / 4
+"""Among many candidates, the prefix is not searched if the first start has all of it and less than this share more."""
 FEW = 64
-"""Candidates up to which a polish drops one component at a time, several starts and swaps are tried, and a search is
-repeated on bootstrap samples: what costs many exact evaluations."""
+"""Candidates up to which several starts and swaps are tried, and a search is repeated on bootstrap samples, which costs many
+exact evaluations; the size is not chosen by other prompts, because few choices hardly adapt to those of the search."""
 SAMPLES = 4
 """Bootstrap samples."""
 
@@ -51,6 +53,8 @@ class MinimalSearch:
     seed: int = 0
     scrutinise: bool = True
     report: Report = lambda size, explained: None
+    within: Tensor | None = None
+    """A circuit, bool [m], that is known to explain enough, to start from."""
     starts: dict[str, Tensor] = field(default_factory=dict, init=False)
     best: JointSearch | None = field(default=None, init=False)
     running: list[JointSearch] = field(default_factory=list, init=False)
@@ -65,7 +69,7 @@ class MinimalSearch:
         except KeyboardInterrupt as interrupt:
             if not self.running:
                 raise
-            self.best = min(self.running, key=lambda search: search.size)
+            self.best = min(self.running, key=lambda search: ("selection" not in search.levels, search.size))
             raise Interrupted(self._result(is_minimal=False)) from interrupt
 
     def _search(self) -> None:
@@ -75,24 +79,45 @@ class MinimalSearch:
         if self._many and self._is_stuck(searches):
             learned = self._eliminated(self._learned(self._first_start()))
             searches |= {} if learned is None else {"learned mask": learned}
+        polished: list[JointSearch] = []
         smallest = min((search.size for search in searches.values()), default=0)
         for name, search in searches.items():
             if self._few or search.size <= PROMISING * smallest:
                 search.polish()
+                polished.append(search)
             self.starts[name] = search.best.clone()
-        self.best = max(searches.values(), key=self._merit, default=None)
+        self.best = self._settled(polished)
         if "prefix" not in searches and (self.best is None or self.best.size > self.prefix):
             self.best = self._joint_search(self._prefix(self.prefix)) or self.best
         if self.best is None:  # not even the prefix explains enough; all components do
             self.best = self._joint_search(self.objective.candidates.cpu(), required=True)
-        if self.best is not None and self.best.size <= FEW:
-            self.best.swap()
+        if self.best is not None:
             self.best.polish()
 
+    def _settled(self, searches: list[JointSearch]) -> JointSearch | None:
+        """Of searches the best, that which ended with the smallest circuit with components exchanged; of a size that holds
+        up on other prompts, if there are many candidates to adapt to those of the search."""
+        smallest = max(searches, key=self._merit, default=None)
+        if smallest is not None and smallest.size <= FEW:
+            smallest.swap()
+            smallest.polish()
+        if not self._few:
+            for search in searches:
+                search.settle()
+        return max(searches, key=self._merit, default=None)
+
     def _starts(self) -> Iterator[tuple[str, Tensor]]:
-        yield "best share" if self._many else "all components", self._first_start()
-        if int(self.objective.candidates.sum()) <= SEVERAL:
-            yield "prefix", self._prefix(self.prefix)
+        if self.within is not None:
+            name, first = "within heads", self.within & self.objective.candidates.cpu()
+        else:
+            name, first = "best share" if self._many else "all components", self._first_start()
+        yield name, first
+        prefix = self._prefix(self.prefix)
+        is_another = (
+            self._few or int((first & ~prefix).sum()) > ALIKE * self.prefix or bool((prefix & ~first).any())
+        )
+        if is_another and int(self.objective.candidates.sum()) <= SEVERAL:
+            yield "prefix", prefix
         if self._few and self.scrutinise:
             for i, start in enumerate(random_starts(self.objective, 2, self.seed)):
                 yield f"random {i + 1}", start
@@ -105,9 +130,10 @@ class MinimalSearch:
     ) -> JointSearch | None:
         """A finished search; none, if its start does not explain enough."""
         search = self._eliminated(start, weights, required)
-        if search is not None:
-            search.polish()
-        return search
+        if search is None:
+            return None
+        search.polish()
+        return search if weights is not None else self._settled([search])
 
     def _eliminated(
         self, start: Tensor, weights: Weights | None = None, required: bool = False
@@ -122,7 +148,7 @@ class MinimalSearch:
         return search
 
     def _merit(self, search: JointSearch) -> tuple[int, float]:
-        """Smaller first; then what explains more of the validation prompts, which no choice of components depends on."""
+        """Smaller first; then what explains more of the validation prompts."""
         split = "validation" if "validation" in self.objective.effects else "fit"
         return -search.size, self.objective.explained(search.best[None], split).item()
 
@@ -181,6 +207,8 @@ class MinimalSearch:
             explained=explained_on_splits(self.objective, mask),
             path=self.best.path,
             is_minimal=is_minimal,
+            levels={**self.best.levels},
+            beyond=self.best.beyond,
             dropped=self.objective.names(self.best.dropped[::-1]),
             starts=compare_starts(self.starts) if self.starts else None,
         )
@@ -201,7 +229,13 @@ class MinimalSearch:
 
 
 def with_minimal(
-    search: Search, what: str, objective: Objective, pooled: Tensor, prefix: PrefixCircuit, wanted: bool
+    search: Search,
+    what: str,
+    objective: Objective,
+    pooled: Tensor,
+    prefix: PrefixCircuit,
+    wanted: bool,
+    within: Tensor | None = None,
 ) -> ComponentCircuit:
     """The prefix of a ranking, ranks int64 [m], and a minimal circuit beside it if one is wanted.
 
@@ -213,7 +247,14 @@ def with_minimal(
         return circuit
     with search.moving(what) as report:
         joint = MinimalSearch(
-            objective, config.threshold, pooled.argsort(), prefix.needed, config.seed, config.scrutiny, report
+            objective,
+            config.threshold,
+            pooled.argsort(),
+            prefix.needed,
+            config.seed,
+            config.scrutiny,
+            report,
+            within,
         )
         try:
             return replace(circuit, minimal=joint.run())

@@ -11,9 +11,11 @@ class Explained:
     fit: float
     """Prompts of the search."""
     validation: float | None = None
-    """Prompts that decide when the search stops."""
+    """Prompts that must be explained too before a component goes."""
     test: float | None = None
     """Held-out prompts, which no choice depends on."""
+    selection: float | None = None
+    """Prompts that choose the size."""
 
     @property
     def held_out(self) -> float:
@@ -28,7 +30,8 @@ class SearchPath:
     sizes: list[int] = field(default_factory=list)
     fit: list[float] = field(default_factory=list)
     """Share of the effect explained on the fit prompts."""
-    validation: list[float | None] = field(default_factory=list)
+    selection: list[float] = field(default_factory=list)
+    """The same on the prompts that choose the size; empty where they were not asked."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,13 @@ class MinimalCircuit:
     explained: Explained
     path: SearchPath
     is_minimal: bool
-    """No single component can be removed: the rest stays below the threshold on the fit or on the validation prompts."""
+    """No single component can be removed: the rest stays below a split's level."""
+    levels: dict[str, float] = field(default_factory=dict)
+    """Least share of the effect that the circuit has to explain, of the prompts of each split: the threshold; of the
+    prompts of the search more, if smaller circuits that reach the threshold explain too little of those that choose the
+    size."""
+    beyond: SearchPath = field(default_factory=SearchPath)
+    """These smaller circuits."""
     dropped: list[str] = field(default_factory=list)
     """Names of what the search dropped, the last dropped first: with `components`, a ranking."""
     starts: Starts | None = None

@@ -7,10 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from edgewise.tasks.pairs import Split
+from edgewise.tasks.pairs import SEARCHED, Split
 
 Weights = Mapping[Split, Tensor]
 """Weights of the prompts of a split, [n]; those of a split that is missing are all 1."""
+
+
+Levels = Mapping[Split, float]
+"""Least share of the effect that is asked of a split's prompts; of a split that is missing, none."""
 
 
 class MaskGradient(NamedTuple):
@@ -84,14 +88,16 @@ class Objective(ABC):
         return weighted_share(self.recovered(masks, split), self.effects[split], weight)
 
     def explained_enough(
-        self, masks: Tensor, threshold: float, weights: Weights | None = None
+        self, masks: Tensor, threshold: float | Levels, weights: Weights | None = None
     ) -> tuple[Tensor, Tensor]:  # bool [copies, m] -> [copies], bool [copies]
-        """Share of the effect on the fit prompts, and whether it reaches the threshold, on the validation prompts too.
-        These are not computed where the fit prompts have decided."""
+        """Share of the effect on the fit prompts, and whether it reaches the threshold, on the validation prompts too; or
+        the level of each split that has one. Prompts are not computed where those before have decided."""
+        levels = threshold if isinstance(threshold, Mapping) else dict.fromkeys(SEARCHED, threshold)
         shares = self.explained(masks, "fit", weights)
-        enough = shares >= threshold
-        if "validation" in self.effects and enough.any():
-            enough[enough.clone()] = self.explained(masks[enough], "validation", weights) >= threshold
+        enough = shares >= levels["fit"]
+        for split in levels:
+            if split != "fit" and split in self.effects and enough.any():
+                enough[enough.clone()] = self.explained(masks[enough], split, weights) >= levels[split]
         return shares, enough
 
 

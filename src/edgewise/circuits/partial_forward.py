@@ -79,19 +79,31 @@ def mlp_at_last(mlp: nn.Module, last: Tensor) -> Forward:
 
 
 def unembed_last(unembedding: nn.Module, last: Tensor) -> Forward:
-    """Logits of the last tokens, [batch, 1, vocabulary]."""
+    """Logits of the last tokens, [batch, 1, vocabulary]; in single precision at least, if a linear map makes them."""
     original = unembedding.forward
-    return lambda hidden: original(at_last(hidden, last)[:, None])
+    if not isinstance(unembedding, nn.Linear):
+        return lambda hidden: original(at_last(hidden, last)[:, None])
+
+    def forward(hidden: Tensor) -> Tensor:
+        x, weight, bias = (_single(y) for y in (at_last(hidden, last), unembedding.weight, unembedding.bias))
+        return F.linear(x, weight, bias)[:, None]
+
+    return forward
+
+
+def _single(x: Any) -> Any:
+    """In single precision at least: logits in bfloat16 differ by steps of 1/16."""
+    return None if x is None else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def unembed_answers(unembedding: Any, last: Tensor, answers: Tensor) -> Forward:
     """Logits of the last tokens for `answers`, int64 [batch, c], only: [batch, 1, c]. Enough for a difference of logits; a
     softmax would need the whole vocabulary."""
-    weight = unembedding.weight[answers]  # [batch, c, D]
-    bias = None if unembedding.bias is None else unembedding.bias[answers][:, None]
+    weight = _single(unembedding.weight[answers])  # [batch, c, D]
+    bias = None if unembedding.bias is None else _single(unembedding.bias[answers][:, None])
 
     def forward(hidden: Tensor) -> Tensor:
-        logits = at_last(hidden, last)[:, None] @ weight.mT
+        logits = _single(at_last(hidden, last))[:, None] @ weight.mT
         return logits if bias is None else logits + bias
 
     return forward

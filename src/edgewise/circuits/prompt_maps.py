@@ -14,6 +14,7 @@ from edgewise.core.files import write_arrays, write_json
 from edgewise.core.schema import read_arrays, read_as
 from edgewise.gating.tap import tap
 from edgewise.tasks import Pair, Task
+from edgewise.tasks.pairs import SEARCHED
 
 STEM = "prompt-maps"
 MAX_PROMPTS = 16
@@ -112,7 +113,7 @@ def example_numbers(task: Task) -> list[int]:
 
 def searched_pairs(task: Task) -> list[Pair]:
     """The prompts that are searched on: not those that are held out."""
-    return [task.pairs[i] for split, numbers in task.splits.items() if split != "test" for i in numbers]
+    return [task.pairs[i] for split, numbers in task.splits.items() if split in SEARCHED for i in numbers]
 
 
 def _pairs(task: Task) -> Sequence[Pair]:

@@ -119,10 +119,7 @@ class Replay:
             logits = self.model(
                 inputs_embeds=torch.zeros_like(hidden), position_ids=position, use_cache=False
             ).logits[:, 0]
-        if answers_only:
-            scores = (logits.to(torch.promote_types(logits.dtype, torch.float32)) * prompts.signs).sum(-1)
-        else:
-            scores = score(logits, prompts, self.metric)
+        scores = (logits * prompts.signs).sum(-1) if answers_only else score(logits, prompts, self.metric)
         return scores.unflatten(0, (copies, self.n))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from edgewise.circuits.joint_search import JointSearch
 from edgewise.circuits.minimal import Controls, Stability, Starts
 from edgewise.circuits.objective import Objective, Weights
-from edgewise.tasks.pairs import Split
+from edgewise.tasks.pairs import SEARCHED, Split
 
 RANDOM_CIRCUITS = 20
 CLIMBS = 16
@@ -37,7 +37,7 @@ def bootstrap_stability(
 
 def _sample(objective: Objective, generator: torch.Generator) -> Weights:
     weights: dict[Split, Tensor] = {}
-    for split in ("fit", "validation"):
+    for split in SEARCHED:
         if split in objective.effects:
             n = len(objective.effects[split])
             weights[split] = torch.randint(n, (n,), generator=generator).bincount(minlength=n).float()

@@ -7,6 +7,7 @@ The input of a target is a sum over sources, and an edge (u, v) is the term of s
 values that several query heads share (grouped-query attention) are one target. GPT-2 small has 32,491 edges.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -104,6 +105,17 @@ class Wiring:
         """Names of edges, given by their numbers among those that exist."""
         pairs = self.exists.nonzero()[edges].tolist()
         return [f"{self.sources[source]} -> {self.targets[target]}" for source, target in pairs]
+
+    def within(self, heads: Collection[str]) -> Tensor:  # -> bool [edges]
+        """Edges that a circuit of heads, given by their names (`L0H3`), consists of: all but those of other heads."""
+        writes, reads = [True], []
+        for number, layer in enumerate(self.parts.layers):
+            kept = [f"L{number}H{head}" in heads for head in range(layer.heads)]
+            group = layer.heads // layer.kv_heads
+            groups = [any(kept[first : first + group]) for first in range(0, layer.heads, group)]
+            writes += [*kept, True]
+            reads += [*kept, *groups, *groups, True]
+        return (torch.tensor(writes)[:, None] & torch.tensor([*reads, True]))[self.exists]
 
     @cached_property
     def head_pairs(self) -> tuple[Tensor, int]:

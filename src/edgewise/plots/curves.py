@@ -128,8 +128,9 @@ def _draw_path(axes: Axes, circuit: ComponentCircuit, colour: str) -> None:
     """The circuits that the joint search went through, and the minimal one, by what it explains of the held-out prompts."""
     if circuit.minimal is None:
         return
-    path = circuit.minimal.path
+    path, beyond = circuit.minimal.path, circuit.minimal.beyond
     axes.plot(path.sizes, path.fit, color=colour, ls=":", lw=1.1)
+    axes.plot(beyond.sizes, beyond.fit, color=colour, ls=":", lw=1.1, alpha=0.4)
     axes.plot(
         circuit.minimal.size,
         circuit.minimal.explained.held_out,

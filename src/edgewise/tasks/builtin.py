@@ -111,7 +111,7 @@ def greater_than(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     event, century, year = rng.choice(lexicon.events), rng.choice(w.CENTURIES), rng.choice(YEARS)
     before = _natural(rng.choice(lexicon.event_wordings)).partition("{later}")[0]
     return Draft(
-        template=before.format(event=event, c=century, first="{year}"),
+        template=_with_words(rng, lexicon, before).format(event=event, c=century, first="{year}"),
         slots={"year": (w.NUMBERS[year], w.NUMBERS[CORRUPT_YEAR])},
         answers=w.NUMBERS[year + 1 :],
         wrong=w.NUMBERS[: year + 1],
@@ -130,13 +130,21 @@ def greater_than_by_digits(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     )
     before = _natural(rng.choice(lexicon.event_wordings)).partition("{later}")[0]
     return Draft(
-        template=before.format(event=event, c=century, first="{tens}" + ones),
+        template=_with_words(rng, lexicon, before).format(event=event, c=century, first="{tens}" + ones),
         slots={"tens": (DIGITS[tens], DIGITS[0])},
         answers=DIGITS[tens + 1 :],
         wrong=DIGITS[:tens],
         kind="greater-than",
         combination=None,
     )
+
+
+def _with_words(rng: Random, lexicon: Lexicon, wording: str) -> str:
+    """A wording with a name and a country, where it has one."""
+    for slot, words in (("{name}", lexicon.names), ("{country}", w.COUNTRIES)):
+        if slot in wording:
+            wording = wording.replace(slot, rng.choice(words))
+    return wording
 
 
 def docstring(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
@@ -167,7 +175,7 @@ def antonym(rng: Random, lexicon: Lexicon = WHOLE) -> Draft:
     wording, word = rng.choice(lexicon.opposite_wordings), rng.choice(list(OPPOSITES))
     answer = OPPOSITES[word]
     other = rng.choice([x for x in OPPOSITES if OPPOSITES[x] != answer and x != answer])
-    before = _natural(wording).partition("{answer}")[0]
+    before = _with_words(rng, lexicon, _natural(wording).partition("{answer}")[0])
     return Draft(
         template=before.format(relation="opposite", word="{word}"),
         slots={"word": (word, other)},

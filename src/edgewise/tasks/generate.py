@@ -96,26 +96,26 @@ def _draw(
 
 
 def split_task(name: str, tokenizer: Any, n: PromptCount, seed: Seed = 0, context: int | None = None) -> Task:
-    """A task to find circuits by: `n` pairs to search on, half fit and half validation, and as many held out, if these are
-    `MIN_SPLIT` pairs or more. Splits have words and wordings of their own, if the tokenizer knows enough words. Of a file
-    all pairs, split in the same proportions.
+    """A task to find circuits by: `n` pairs to search on, half fit and half validation, as many to choose the size by, and
+    as many held out, if these are `MIN_SPLIT` pairs or more. Splits have words and wordings of their own, if the tokenizer
+    knows enough words. Of a file all pairs, split (see `Task.sizes`).
     """
     if name not in TASKS and any(mark in name for mark in "./\\"):
         return read_task(name, tokenizer, context)
     if 2 * n < MIN_SPLIT:
         return make_task(name, tokenizer, n, seed, context)
     try:
-        sizes: dict[Split, int] = {"fit": n // 2, "validation": n - n // 2, "test": n}
+        sizes: dict[Split, int] = {"fit": n // 2, "validation": n - n // 2, "test": n, "selection": n}
         tasks = [make_task(name, tokenizer, m, seed, context, split=split) for split, m in sizes.items()]
     except CannotExpress:
         task = make_task(name, tokenizer, 2 * n, seed, context)
         made = len(task.pairs)
         fit, searched = made // 4, made // 2
-        return replace(task, sizes=(fit, searched - fit, made - searched))
-    fit, validation, test = (len(task.pairs) for task in tasks)
+        return replace(task, sizes=(fit, searched - fit, made - searched, 0))
+    fit, validation, test, selection = (len(task.pairs) for task in tasks)
     skipped = sum((Counter(task.skipped) for task in tasks), Counter())
     pairs = tuple(pair for task in tasks for pair in task.pairs)
-    return replace(tasks[0], pairs=pairs, skipped=dict(skipped), sizes=(fit, validation, test))
+    return replace(tasks[0], pairs=pairs, skipped=dict(skipped), sizes=(fit, validation, test, selection))
 
 
 def get_task(name: str, tokenizer: Any, n: PromptCount, seed: Seed = 0, context: int | None = None) -> Task:

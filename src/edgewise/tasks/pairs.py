@@ -1,6 +1,7 @@
 """A task: pairs of clean and corrupt prompts with answers, and the metric of a model's logits on them."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor
 from edgewise.core.errors import EdgewiseError
 
 Metric = Literal["logit difference", "probability difference"]
-Split = Literal["fit", "validation", "test"]
-"""Fit prompts choose the components of a circuit, validation prompts decide when a search stops, test prompts are held
-out."""
+Split = Literal["fit", "validation", "test", "selection"]
+"""Fit prompts choose the components of a circuit, and validation prompts must be explained too before one goes; selection
+prompts choose the size, test prompts are held out."""
+SEARCHED: tuple[Split, ...] = ("fit", "validation")
+"""What a search for components depends on."""
 MIN_SPLIT = 16
 """Pairs below which a task that does not say how it is split is not split: all of them are fit prompts."""
 PADDING = 0
@@ -56,22 +59,21 @@ class Task:
     pairs: tuple[Pair, ...]
     skipped: dict[str, int]
     """Reasons for which drafts were skipped, and how many (of `copy`: words)."""
-    sizes: tuple[int, int, int] | None = None
-    """Pairs for fit, validation and test, in this order; a quarter, a quarter and the rest if not given."""
+    sizes: tuple[int, int, int, int] | None = None
+    """Pairs for fit, validation, test and selection, in this order. If not given, a quarter, a quarter and the rest; of many
+    pairs a quarter each."""
 
     @property
     def splits(self) -> dict[Split, range]:
         """The numbers of the pairs of each split; a split without pairs is missing."""
         n = len(self.pairs)
-        fit, validation, test = self.sizes or (
-            (n, 0, 0) if n < MIN_SPLIT else (n // 4, n // 4, n - 2 * (n // 4))
-        )
-        ranges: dict[Split, range] = {
-            "fit": range(fit),
-            "validation": range(fit, fit + validation),
-            "test": range(fit + validation, fit + validation + test),
-        }
-        return {split: numbers for split, numbers in ranges.items() if numbers}
+        quarter = n // 4 if n >= MIN_SPLIT else 0
+        selection = quarter if n >= 4 * MIN_SPLIT else 0
+        rest = n - 2 * quarter - selection
+        sizes = self.sizes or ((quarter, quarter, rest, selection) if quarter else (n, 0, 0, 0))
+        splits: tuple[Split, ...] = (*SEARCHED, "test", "selection")
+        ranges = zip(splits, accumulate((0, *sizes)), sizes, strict=False)
+        return {split: range(start, start + size) for split, start, size in ranges if size}
 
     def prompts(self, device: torch.device | str = "cpu") -> Prompts:
         """All pairs as tensors."""
