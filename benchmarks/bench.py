@@ -2,6 +2,7 @@
 
     make bench                            # sets up the rivals' environment first; some 20 minutes
     python benchmarks/bench.py --quick --out /tmp/page.md   # tiny sizes: does everything run?
+    python benchmarks/bench.py --only attention             # measure some sections again, the others stay
 
 Rivals run in an environment of their own (`make peers`). One that is not there, or fails, gets a row that says so.
 """
@@ -10,9 +11,10 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import tyro
-from page import machine, page, table
+from page import machine, page, renewed, table
 from peers import Environment, say
 from sections import Sizes, gated_attention, head_patching, training_step, twin_elsewhere
 
@@ -29,20 +31,27 @@ class Bench:
     """The python of an environment that has the rivals."""
     quick: bool = False
     """Tiny sizes, to see that everything runs; the figures mean nothing."""
+    only: tuple[Literal["patching", "attention", "step", "elsewhere"], ...] = ()
+    """Sections to measure again; all if not given."""
 
 
 def main(options: Bench) -> None:
     began = time.perf_counter()
     sizes, rivals = QUICK if options.quick else Sizes(), Environment(options.peer)
     sections = []
-    for measure in (
-        partial(head_patching, sizes, rivals),
-        partial(gated_attention, sizes),
-        partial(training_step, sizes),
-        partial(twin_elsewhere, rivals),
-    ):
-        sections.append(measure())
+    measurements = {
+        "patching": partial(head_patching, sizes, rivals),
+        "attention": partial(gated_attention, sizes),
+        "step": partial(training_step, sizes),
+        "elsewhere": partial(twin_elsewhere, rivals),
+    }
+    for name in options.only or measurements:
+        sections.append(measurements[name]())
         print(f"\n{sections[-1].title}\n\n{table(sections[-1].header, sections[-1].rows)}\n", flush=True)
+    if options.only:
+        how = f"Measured again by `python benchmarks/bench.py --only {' '.join(options.only)}`: {machine()}."
+        options.out.write_text(renewed(options.out.read_text(), how, sections))
+        return
     command = "python benchmarks/bench.py --quick" if options.quick else "make bench"
     how = (
         f"Written by `{command}` in {(time.perf_counter() - began) / 60:.0f} minutes, not by hand.\n{machine()}.\n"

@@ -44,7 +44,16 @@ def machine() -> str:
 
 
 def page(how: str, sections: Sequence[Section]) -> str:
-    parts = [f"# Benchmarks\n\n{how}"]
-    for section in sections:
-        parts.append(f"## {section.title}\n\n{section.text.strip()}\n\n{table(section.header, section.rows)}")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([f"# Benchmarks\n\n{how}", *map(_markdown, sections)]) + "\n"
+
+
+def _markdown(section: Section) -> str:
+    return f"## {section.title}\n\n{section.text.strip()}\n\n{table(section.header, section.rows)}"
+
+
+def renewed(written: str, how: str, sections: Sequence[Section]) -> str:
+    """A page with some sections measured again, each of which says how; the others stay as they are."""
+    head, *parts = written.rstrip("\n").split("\n\n## ")
+    new = {s.title: _markdown(s._replace(text=f"{s.text.strip()}\n\n{how}")) for s in sections}
+    kept = [new.get(part.split("\n")[0], f"## {part}") for part in parts]
+    return "\n\n".join([head, *kept]) + "\n"

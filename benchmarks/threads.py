@@ -3,8 +3,8 @@
     python benchmarks/threads.py                     # each kind of work, ratios to the speed alone
     python benchmarks/threads.py sparsify --rounds 5 --seconds 6
 
-A round measures all three in turn; the table holds medians of the rounds' ratios. `others` is the share of the machine's
-cores that processes outside this benchmark took meanwhile: above a few percent, "alone" was not alone.
+A round measures all three in turn. `others` is the share of the machine's cores that processes outside this benchmark took
+meanwhile: above a few percent, "alone" was not alone. The table holds medians of the ratios of the quieter half of rounds.
 """
 
 import argparse
@@ -213,7 +213,7 @@ def measure(first: Worker, second: Worker, seconds: float) -> Round:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kinds", nargs="*", help=f"{', '.join(WORK)}; all of them if not given")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -230,6 +230,7 @@ def main() -> None:
         finally:
             first.close()
             second.close()
+        rounds = sorted(rounds, key=lambda r: r.others)[: -(-len(rounds) // 2)]
         alone, others = (statistics.median(getattr(r, name) for r in rounds) for name in ("alone", "others"))
         busy, twin = (
             statistics.median(getattr(r, name) / r.alone for r in rounds) for name in ("busy", "twin")

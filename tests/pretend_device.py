@@ -157,7 +157,9 @@ class PretendDevice(TorchDispatchMode):
             result_is_there = torch.device(kwargs["device"]).type == NAME
             kwargs["device"] = torch.device("cpu")
             of_device = on_device or (not tensors and task in self._tasks)
-            if name not in COPIES and of_device and _called_by_autograd():
+            # a cast of a gradient: C++ gives it the device it sees; a copy of the same precision is from device to device
+            is_cast = name in COPIES and kwargs.get("dtype") not in (None, tensors[0].dtype)
+            if (name not in COPIES or is_cast) and of_device and _called_by_autograd():
                 result_is_there = True
         self._check(name, tensors, on_device, result_is_there)
         if name in COPIES and not kwargs.get("non_blocking") and not isinstance(tensors[-1], PretendTensor):

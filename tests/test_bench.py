@@ -43,6 +43,16 @@ def test_the_page_begins_with_where_it_comes_from_and_names_no_host():
     assert socket.gethostname() not in text.split() and str(Path.home()) not in text
 
 
+def test_a_section_is_renewed_alone():
+    from page import Section, page, renewed  # pyright: ignore
+
+    one, two = (Section(name, "What it is.", ["a", "b"], [[name, "1"]]) for name in ("One", "Two"))
+    written = page("How.", [one, two])
+    text = renewed(written, "Measured again.", [one._replace(rows=[["One", "2"]])])
+    assert text.replace("\n\nMeasured again.", "").replace("| One | 2 |", "| One | 1 |") == written
+    assert text.count("Measured again.") == 1 and "| One | 2 |" in text and "| Two | 1 |" in text
+
+
 def test_a_rival_that_is_missing_or_fails_is_named_so(tmp_path, capsys):
     from peers import RIVALS, Environment  # pyright: ignore
 

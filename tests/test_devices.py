@@ -14,7 +14,7 @@ from traced import random_transcoder
 import edgewise
 from edgewise.circuits.find import find_circuit
 from edgewise.circuits.result import ModelCircuit
-from edgewise.core.devices import device_of, dtype_of, without_tf32
+from edgewise.core.devices import DTYPES, device_of, dtype_of, free_memory, only_device, without_tf32
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
 from edgewise.gating.edge_gate import gates_of
@@ -173,6 +173,47 @@ def test_analyses_of_prompts():
     assert small.num_parameters() < models.models[1].num_parameters()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_a_comparison_on_a_device_and_in_a_precision(dtype, tmp_path):
+    """Every analysis of prompts and text through the comparison object, a dense model beside its twin."""
+    folders = [save_host(tmp_path / "dense", "llama"), tmp_path / "twin"]
+    sparse = edgewise.gate(edgewise.load(folders[0]), edgewise.GateConfig("relative", b=2.0))
+    edgewise.save(sparse, folders[1], edgewise.load_tokenizer(folders[0]))
+    lines = save_text(tmp_path / "text.txt", rows=20)
+    transcoders = [random_transcoder(2, 32) for _ in folders]
+
+    def analyse(device: str) -> edgewise.Comparison:
+        pair = edgewise.compare(*map(str, folders), device=device, dtype=dtype, quiet=True)
+        assert all((m.device.type, m.dtype) == (device, getattr(torch, dtype)) for m in pair.models.models)
+        pair.maps(prompt=PROMPT, heads="L1H1")
+        pair.flow(PROMPT)
+        pair.trace(PROMPT, transcoders=transcoders, ablations=4)  # pyright: ignore
+        pair.evaluate([str(lines)], tokens=256, sinks=True)
+        return pair
+
+    with PretendDevice():
+        there = analyse(NAME).results
+    here = analyse("cpu").results
+    tolerance = 1e-3 if dtype == "float32" else 5e-2
+    for name in map(str, folders):
+        found, expected = there["evaluation-1"][name], here["evaluation-1"][name]  # pyright: ignore
+        assert found.ce == pytest.approx(expected.ce, abs=tolerance)
+        assert found.sinks.first.shape == expected.sinks.first.shape
+    for found, expected in zip(there["trace-1"], here["trace-1"], strict=True):  # pyright: ignore
+        assert abs(found.maps - expected.maps).max() < tolerance
+        assert found.metrics["closure"] < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_circuit_in_half_precision(dtype):
+    model = twin("llama").to(dtype)
+    task = shown_task(model, n=4)
+    with PretendDevice():
+        found = circuit(on_device(model), task, edges=False)
+    assert not found.warnings and found.heads is not None
+
+
 def shown_task(model, n: int = 8, length: int = 8) -> Task:
     """Random pairs, and answers that make the model prefer the clean prompt's."""
     clean, corrupt = text(n, length), text(n, length)
@@ -323,6 +364,7 @@ SPARSIFY = {
     ),
     "sampled gates": ("llama", {"recipe": "paper", "grad_accum": 2}),
     "adapters": ("llama", {"lora": 2}),
+    "closed heads": ("llama", {"freeze_closed": True, "b": -7.0}),
 }
 
 
@@ -397,3 +439,17 @@ def test_tf32_is_restored():
     with without_tf32():
         assert not torch.backends.cuda.matmul.allow_tf32
     assert torch.backends.cuda.matmul.allow_tf32 == before
+
+
+def test_a_model_on_several_devices_is_refused_where_it_must_be_whole():
+    model = host("gpt2")
+    assert only_device(model, "a trace") == torch.device("cpu")
+    model.lm_head = torch.nn.Linear(2, 2, device="meta")
+    with pytest.raises(EdgewiseError, match="a trace needs the whole model on one device"):
+        only_device(model, "a trace")
+
+
+def test_free_memory_of_the_machine_and_of_a_device():
+    assert free_memory(torch.device("cpu")) > 1 << 20
+    with PretendDevice():
+        assert free_memory(torch.device(NAME)) > 1 << 20

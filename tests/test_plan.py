@@ -326,6 +326,16 @@ def test_more_gpus_never_need_more_memory_each():
             assert totals == sorted(totals, reverse=True)
 
 
+def test_both_models_are_divided():
+    """But for what is gathered: embedding, unembedding and two layers of each."""
+    sizes, setup = large(), Setup(1024, 1, sharded=True)
+    whole = memory.sparsify(sizes, replace(setup, sharded=False))
+    many = memory.sparsify(sizes, replace(setup, n_gpus=2**20))
+    layers = 2 * sizes.linear / sizes.layers
+    gathered = sizes.bytes_each * (sizes.unembedding * (1 if sizes.tied else 2) + layers)
+    assert many.dense == pytest.approx(gathered, rel=1e-3) and many.dense < whole.dense / 4
+
+
 def test_a_layout_is_the_smallest_that_fits():
     sizes, setup = large(), Setup(1024, 16)
     layout = smallest_layout(sizes, setup, 16, 1, H100)
@@ -341,7 +351,9 @@ def test_a_layout_is_the_smallest_that_fits():
 def test_a_run_that_fits_nowhere_comes_with_the_reason():
     sizes = large(hidden_size=8192, num_hidden_layers=80, intermediate_size=28_672)
     plan = edgewise.plan(sizes, SparsifyConfig(tokens="1M"), MACHINE)
-    assert plan.run.layout is None and "the dense model, and the twin" in plan.run.obstacle
+    assert (
+        plan.run.layout is None and "of it weights" in plan.run.obstacle
+    )  # autocast's copies, which stay whole
     long = edgewise.plan(large(max_position_embeddings=131_072), SparsifyConfig(context=131_072), MACHINE)
     assert long.run.layout is None and "masks" in long.run.obstacle
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from edgewise.cli.arguments import ModelArgument
+from edgewise.cli.arguments import PLACEMENT, ModelArgument, PlacementFlags
 
 
-def compact(model: ModelArgument, out: Path) -> None:
+def compact(model: ModelArgument, out: Path, placement: PlacementFlags = PLACEMENT) -> None:
     """Remove the closed heads of a sparse twin: the same logits, fewer parameters, a smaller key/value cache.
 
     A head whose b is 0 or less can never attend. Its queries, keys, values and outputs are removed, and what it adds to
@@ -18,6 +18,7 @@ def compact(model: ModelArgument, out: Path) -> None:
     Args:
         model: The sparse twin: an embedded model (pocket-sparse), a folder, or a Hugging Face name.
         out: Folder for the compacted twin.
+        placement: Where the twin is compacted and compared with what it was, and in which precision it is saved.
     """
     # torch and transformers take seconds to import: `edgewise --help` need not wait for them
     from edgewise.core.console import Display
@@ -27,7 +28,7 @@ def compact(model: ModelArgument, out: Path) -> None:
 
     display = Display()
     with display.status("loading"):
-        twin = load(model)
+        twin = load(model, device=placement.device, dtype=placement.dtype)
     with display.status("removing closed heads"):
         small = compact_model(twin)
     save(small, out, load_tokenizer(model))

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from edgewise.planning.hardware import GIB, GPU, USABLE
-from edgewise.planning.memory import Memory, at_start, sparsify
+from edgewise.planning.memory import Memory, sparsify
 from edgewise.planning.setup import Setup
 from edgewise.planning.shape import Shape
 
@@ -43,7 +43,7 @@ def smallest_layout(shape: Shape, setup: Setup, batch_size: int, grad_accum: int
                 tried = replace(setup, n_gpus=G, sharded=G > 1, checkpointing=checkpointing, bf16=True)
                 tried = replace(tried, micro_batch=per_gpu // n_micro)
                 memory = sparsify(shape, tried)
-                if max(memory.total, at_start(shape)) <= USABLE * gpu.memory:
+                if memory.total <= USABLE * gpu.memory:
                     return Layout(tried, per_gpu * G, n_micro, memory)
     return None
 
@@ -57,12 +57,9 @@ def _divisors(n: int) -> list[int]:
 def obstacle(shape: Shape, setup: Setup, gpu: GPU) -> str:
     """Why a run fits on no number of GPUs."""
     sharded, room = setup.lora is None, USABLE * gpu.memory
-    if sharded and at_start(shape) > room:
-        needs, cause = at_start(shape), "the dense model, and the twin before FSDP shards it"
-    else:
-        least = replace(setup, micro_batch=1, bf16=True, sharded=sharded, checkpointing=sharded)
-        memory = sparsify(shape, replace(least, n_gpus=MAX_GPUS if sharded else 1))
-        sizes = {field.name: getattr(memory, field.name) for field in fields(memory)}
-        name = max(sizes, key=lambda name: sizes[name])
-        needs, cause = memory.total, f"{sizes[name] / GIB:,.0f} of it {name}, with one sequence at once"
-    return f"{needs / GIB:,.0f} GB on each GPU, of which {room / GIB:.0f} GB can be used: {cause}"
+    least = replace(setup, micro_batch=1, bf16=True, sharded=sharded, checkpointing=sharded)
+    memory = sparsify(shape, replace(least, n_gpus=MAX_GPUS if sharded else 1))
+    sizes = {field.name: getattr(memory, field.name) for field in fields(memory)}
+    name = max(sizes, key=lambda name: sizes[name])
+    cause = f"{sizes[name] / GIB:,.0f} of it {name}, with one sequence at once"
+    return f"{memory.total / GIB:,.0f} GB on each GPU, of which {room / GIB:.0f} GB can be used: {cause}"

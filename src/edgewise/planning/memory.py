@@ -11,9 +11,9 @@ Notation as in `flops.py`; I is the width inside an MLP, B the sequences compute
                      with sampled softmax also the W candidates' part of both unembeddings
     masks            11 B T^2 where documents are packed into sequences
 
-FSDP divides what is trained by G. Then a device holds its shard, and gathered: embedding and unembedding, two layers (the
-current one and the next), and gradients of one. Three things FSDP does not divide here: the dense model, which is not handed
-to accelerate; autocast's copies, which are kept for the backward pass; and the twin before accelerate shards it.
+FSDP divides both models by G, from the CPU's memory on, layer by layer. Then a device holds its shards, and gathered:
+embedding and unembedding, two layers (the current one and the next), of each model, and gradients of one. It does not divide
+autocast's copies, which are kept for the backward pass.
 """
 
 from dataclasses import dataclass, fields
@@ -70,10 +70,12 @@ def sparsify(shape: Shape, setup: Setup) -> Memory:
     G = setup.n_gpus if setup.sharded else 1
     trained = n_trained(shape, setup)
     weights = 4 * (shape.parameters + (trained if setup.lora is not None else shape.layers * shape.heads)) / G
-    gradients = 4 * trained / G
+    gradients, dense = 4 * trained / G, shape.bytes_each * shape.parameters / G
     if setup.sharded:  # what FSDP gathers
         ends, layer = shape.unembedding * (1 if shape.tied else 2), shape.linear / shape.layers
-        weights += 4 * (ends + min(2, shape.layers) * layer) * (1 - 1 / G)
+        gathered = (ends + min(2, shape.layers) * layer) * (1 - 1 / G)
+        weights += 4 * gathered
+        dense += shape.bytes_each * gathered
         gradients += 4 * (ends + layer) * (1 - 1 / G)
     autocast = 2 * (shape.linear + shape.unembedding) if setup.bf16 else 0
     kept = floats_per_layer(shape) * (1 if setup.checkpointing else shape.layers)
@@ -84,16 +86,11 @@ def sparsify(shape: Shape, setup: Setup) -> Memory:
         weights=weights + autocast,
         gradients=gradients,
         optimizer=(12 if averaged else 8) * trained / G,
-        dense=shape.bytes_each * shape.parameters + (autocast if shape.bytes_each == 4 else 0),
+        dense=dense + (autocast if shape.bytes_each == 4 else 0),
         activations=4 * tokens * kept * (BF16_ACTIVATIONS if setup.bf16 else 1.0),
         logits=4 * W * (LOGITS * tokens + (2 * shape.width if shape.vocabulary > W else 0)),
         masks=MASK_BYTES * setup.micro_batch * setup.context**2 if setup.packed else 0.0,
     )
-
-
-def at_start(shape: Shape) -> float:
-    """Bytes on each device before accelerate shards the twin: all of it, and the dense model."""
-    return (shape.bytes_each + 4) * shape.parameters
 
 
 def circuits(shape: Shape, n: int, t: int, limit: int) -> Memory:

@@ -90,7 +90,7 @@ def _accelerate(layout: Layout) -> str:
     if n_gpus > _GPUS_PER_MACHINE:
         options.append(f"--num_machines {n_gpus // _GPUS_PER_MACHINE}")
     options.append("--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP")
-    # otherwise only one process loads weights, and the dense model of all others, which FSDP does not see, is zeros
+    # otherwise only one process loads the dense model's weights, and those of all others are zeros
     options.append("--fsdp_cpu_ram_efficient_loading false")
     options += ["--fsdp_activation_checkpointing true"] if layout.setup.checkpointing else []
     return f"accelerate launch {' '.join(options)}"
