@@ -106,8 +106,7 @@ def fixed_memory(shapes: dict[str, Shape]) -> str:
         full, lora = (memory.sparsify(shape, Setup(1, 1, rank)) for rank in (None, 16))
         parts = [full.weights, full.gradients, full.optimizer, full.dense]
         together = sum(parts), lora.weights + lora.gradients + lora.optimizer + lora.dense
-        start = memory.at_start(shape)
-        rows.append([name, *map(gigabytes, (*parts, *together, start))])
+        rows.append([name, *map(gigabytes, (*parts, *together))])
     head = [
         "GB",
         "weights",
@@ -116,7 +115,6 @@ def fixed_memory(shapes: dict[str, Shape]) -> str:
         "dense model",
         "together",
         "with LoRA 16",
-        "each GPU at the start",
     ]
     return table(head, rows)
 
