@@ -11,8 +11,8 @@ DEAD_COEFFICIENT = 1e-5
 """Weight of the dead-feature penalty."""
 THRESHOLD_LR_RATIO = 0.1
 """Learning rate of thresholds over that of the weights. At the full rate they rise above all that some features reach."""
-STREAM_WEIGHT = 5.0
-"""Additional weight of the error of an MLP that wrote all the variance of the residual stream after it."""
+OUTPUT_WEIGHT = 50.0
+"""Additional weight of the errors of all MLPs together, by what they cost the model's predictions."""
 RAMP_FRACTION = 0.7
 """Fraction of the run over which the sparsity coefficient rises linearly to its final value."""
 WARMUP_STEPS = 1000
@@ -31,11 +31,11 @@ class TranscoderObjective(nn.Module):
     """A transcoder's loss as a module, which distributed training wraps."""
 
     def __init__(self, transcoder: Transcoder, shares: Tensor):  # [L]
-        """`shares`: of the variance of the residual stream after each layer, what its MLP wrote."""
+        """`shares`: of each layer in what errors cost the model's predictions (`activations.output_shares`)."""
         super().__init__()
         self.transcoder = transcoder
         self.weight: Tensor
-        self.register_buffer("weight", 1 + STREAM_WEIGHT * shares)
+        self.register_buffer("weight", 1 + OUTPUT_WEIGHT * shares)
 
     def forward(self, x: Tensor, y: Tensor, l0_coefficient: float) -> Loss:  # [L, n, D], [L, n, D]
         transcoder, n = self.transcoder, x.shape[1]
