@@ -24,13 +24,18 @@ from edgewise.measure.forward import run_model
 from edgewise.models.architecture import architecture_of, decoder_layers
 from edgewise.models.hooks import replace_output
 from edgewise.training.clock import RunInterrupted
-from edgewise.training.transcoder.activations import mlp_activations, output_shares, replaced_mlps
+from edgewise.training.transcoder.activations import error_costs, mlp_activations, replaced_mlps
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
 from edgewise.training.transcoder.describe import describe_features
 from edgewise.training.transcoder.disturbed import disturbed_heads
 from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
 from edgewise.training.transcoder.features import promoted_tokens, top_contexts
-from edgewise.training.transcoder.objective import DEAD_COEFFICIENT, OUTPUT_WEIGHT, TranscoderObjective
+from edgewise.training.transcoder.objective import (
+    DEAD_COEFFICIENT,
+    OUTPUT_WEIGHT,
+    TranscoderObjective,
+    layer_weights,
+)
 from edgewise.training.transcoder.run import calibrate
 from edgewise.training.transcoder.shuffle import BUFFER_STEPS, ShuffledActivations, activations
 from edgewise.training.transcoder.store import info_of, load_transcoder, save_transcoder
@@ -127,7 +132,7 @@ def test_the_loss_is_the_equations_written_out():
         a, given = by_hand(transcoder, x)
         h, total = transcoder.preactivations(x), torch.zeros(())
         for m in range(L):
-            total += (1 + OUTPUT_WEIGHT * m / 2) * (
+            total += (1 + OUTPUT_WEIGHT * m) * (  # the median cost is 0.5
                 ((y[m] - given[m]) / transcoder.output_scale[m]) ** 2
             ).mean()
             norms = transcoder.decoders[m].norm(dim=1)
@@ -549,6 +554,7 @@ def test_half_of_the_sequences_are_disturbed_and_targets_stay_the_mlps_own(kind)
         given = mlp(x[layer].view(n, -1, D))
         torch.testing.assert_close((given[0] if isinstance(given, tuple) else given).flatten(0, 1), y[layer])
     own, seen = before.last["outputs"][0], after.last["outputs"][0]
+    assert gate.null_value is not None
     null_value = gate.null_value.repeat_interleave(gate.heads // gate.kv_heads, 0)[:, None].expand_as(own)
     same, rolled, ablated = (
         (seen == other).flatten(2).all(2) for other in (own, own.roll(1, 0), null_value)
@@ -559,7 +565,7 @@ def test_half_of_the_sequences_are_disturbed_and_targets_stay_the_mlps_own(kind)
 
 
 @torch.no_grad()
-def test_weights_follow_what_errors_cost_the_predictions():
+def test_what_errors_cost_the_predictions():
     """Against the KL divergence itself, of small random errors in each layer's MLP outputs."""
     model = model_of("llama")
     batch, transcoder = batch_of(rows=64), random_transcoder(model)
@@ -571,10 +577,14 @@ def test_weights_follow_what_errors_cost_the_predictions():
         noise = 0.02 * transcoder.output_scale[number] * torch.randn(*batch.ids.shape, D)
         with replace_output(layer.mlp_out, lambda out, noise=noise: out + noise):
             actual = run_model(model, batch).double().log_softmax(-1)
-        costs[number] = (expected.exp() * (expected - actual)).sum()
-    shares = output_shares(model, transcoder, batch, seed=0)
-    assert shares.sum().item() == pytest.approx(1)
-    torch.testing.assert_close(shares, (costs / costs.sum()).float(), rtol=0.15, atol=0)
+        costs[number] = (expected.exp() * (expected - actual)).sum() / batch.ids.numel() / 0.02**2
+    torch.testing.assert_close(error_costs(model, transcoder, batch, seed=0), costs, rtol=0.15, atol=0)
+
+
+def test_layers_weigh_what_their_errors_cost():
+    costs = torch.tensor([1.0, 2.0, 6.0, 0.0, 1e6])
+    assert layer_weights(costs).tolist() == pytest.approx([2.25, 3.5, 8.5, 1.0, 251.0])
+    assert layer_weights(torch.full((30,), 7e-4)).tolist() == pytest.approx([3.5] * 30)
 
 
 @torch.no_grad()

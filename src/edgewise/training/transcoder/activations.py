@@ -51,12 +51,11 @@ def mlp_activations(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:  #
     return record.x_and_y
 
 
-def output_shares(model: nn.Module, transcoder: Transcoder, batch: Batch, seed: int) -> Tensor:  # -> [L]
-    """Share of each layer in what errors of all MLPs cost the model's predictions, if each left the same fraction of its
-    variance unexplained, in no particular direction.
+def error_costs(model: nn.Module, transcoder: Transcoder, batch: Batch, seed: int) -> Tensor:  # -> [L]
+    """What an error of each layer's MLP costs the model's predictions, in nats per fraction of variance unexplained.
 
-    To second order an error of unit normalised square costs KL = 1/2 output_scale^2 E|g|^2 (`measure.fisher`). Massive
-    outputs are left out, and the largest hundredth of the |g|^2 of each layer, which would be most of their mean.
+    To second order, in no particular direction, KL = 1/2 output_scale^2 E|g|^2 mse (`measure.fisher`). Massive outputs are
+    left out, and the largest hundredth of the |g|^2 of each layer, which would be most of their mean.
     """
     device, generator = next(model.parameters()).device, torch.Generator().manual_seed(seed)
     modules = [layer.mlp_out for layer in architecture_of(model).layers]
@@ -69,8 +68,7 @@ def output_shares(model: nn.Module, transcoder: Transcoder, batch: Batch, seed: 
         if massive is not None:
             squares[-1] = squares[-1].masked_fill(massive, torch.nan)
     means = torch.stack([_trimmed_mean(layer) for layer in torch.cat(squares, 1)])
-    costs = transcoder.output_scale.cpu().square() * means
-    return costs / costs.sum().clamp_min(1e-12)
+    return transcoder.output_scale.cpu().square() * means / 2
 
 
 def _trimmed_mean(x: Tensor) -> Tensor:  # [n] -> []

@@ -25,7 +25,7 @@ from edgewise.training.data import is_slow
 from edgewise.training.distributed import clip_gradients
 from edgewise.training.diverged import Diverged
 from edgewise.training.state import TrainingState
-from edgewise.training.transcoder.activations import output_shares
+from edgewise.training.transcoder.activations import error_costs
 from edgewise.training.transcoder.config import TranscoderConfig
 from edgewise.training.transcoder.evaluation import Fit
 from edgewise.training.transcoder.objective import (
@@ -70,8 +70,8 @@ class TranscoderRun:
         self.host = model.to(accelerator.device).eval()  # pyright: ignore
         first_batch = self._first_batch()
         transcoder = self._first_transcoder(name, first_batch)
-        shares = output_shares(self.host, transcoder, first_batch, config.seed)
-        objective = TranscoderObjective(transcoder, shares)
+        costs = error_costs(self.host, transcoder, first_batch, config.seed)
+        objective = TranscoderObjective(transcoder, costs)
         rate = config.rate_for(transcoder.width)
         self.learning_rates = (rate, THRESHOLD_LR_RATIO * rate)
         self.batch_size = self._batch_size(transcoder)
