@@ -1,4 +1,4 @@
-"""The table of docs/research/2026-11-18-tracing.md: ten relations traced in a dense model and in its sparse twin.
+"""The table of docs/tracing.md: ten relations traced in a dense model and in its sparse twin.
 
     python benchmarks/traces.py --out runs/traces
     python benchmarks/traces.py --models pocket runs/my-twin --transcoders runs/tc-pocket runs/tc-my-twin

@@ -111,3 +111,9 @@ def test_a_file_without_a_place_for_numbas_cache_is_compiled_all_the_same():
     scope: dict = {}
     exec("def double(x):\n    return 2 * x", scope)  # no file, no place beside it
     assert cached_njit()(scope["double"])(3) == 6
+
+
+@pytest.mark.parametrize("analysis", ["trace", "intervene", "find_circuits", "collect_maps", "collect_flow"])
+def test_something_else_than_a_config_is_refused_in_a_sentence(analysis):
+    with pytest.raises(EdgewiseError, match=r"`config` must be a \w+Config, not 'The opposite'"):
+        getattr(edgewise, analysis)("pocket", "The opposite")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hosts import host, text
+from hosts import host, text, with_null_value
 from runs import CONTEXT, ROWS, BeforeStep, interrupt_at, save_host, save_text
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -17,19 +17,27 @@ import edgewise
 from edgewise.cli.tables.features import print_features
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import IGNORE, Batch, embedded_data
+from edgewise.gating.edge_gate import gates_of
 from edgewise.gating.install import install
+from edgewise.gating.tap import tap
 from edgewise.measure.forward import run_model
 from edgewise.models.architecture import architecture_of, decoder_layers
 from edgewise.models.hooks import replace_output
 from edgewise.training.clock import RunInterrupted
-from edgewise.training.transcoder.activations import mlp_activations, replaced_mlps
+from edgewise.training.transcoder.activations import error_costs, mlp_activations, replaced_mlps
 from edgewise.training.transcoder.config import FeaturesConfig, TranscoderConfig
 from edgewise.training.transcoder.describe import describe_features
+from edgewise.training.transcoder.disturbed import disturbed_heads
 from edgewise.training.transcoder.evaluation import Fit, evaluate_transcoder
 from edgewise.training.transcoder.features import promoted_tokens, top_contexts
-from edgewise.training.transcoder.objective import DEAD_COEFFICIENT, STREAM_WEIGHT, TranscoderObjective
+from edgewise.training.transcoder.objective import (
+    DEAD_COEFFICIENT,
+    OUTPUT_WEIGHT,
+    TranscoderObjective,
+    layer_weights,
+)
 from edgewise.training.transcoder.run import calibrate
-from edgewise.training.transcoder.shuffle import BUFFER_STEPS, ShuffledActivations
+from edgewise.training.transcoder.shuffle import BUFFER_STEPS, ShuffledActivations, activations
 from edgewise.training.transcoder.store import info_of, load_transcoder, save_transcoder
 from edgewise.training.transcoder.train import train_transcoder
 from edgewise.training.transcoder.transcoder import MASSIVE, STEEPNESS, JumpReLU, Transcoder, massive_limits
@@ -124,7 +132,7 @@ def test_the_loss_is_the_equations_written_out():
         a, given = by_hand(transcoder, x)
         h, total = transcoder.preactivations(x), torch.zeros(())
         for m in range(L):
-            total += (1 + STREAM_WEIGHT * m / 2) * (
+            total += (1 + OUTPUT_WEIGHT * m) * (  # the median cost is 0.5
                 ((y[m] - given[m]) / transcoder.output_scale[m]) ** 2
             ).mean()
             norms = transcoder.decoders[m].norm(dim=1)
@@ -511,8 +519,12 @@ def test_the_shuffle_buffer_yields_every_token_once_and_resumes_where_it_was():
         states.append(shuffled.state_dict())
         xs.append(shuffled.next()[0])
     ids = text(2 * BUFFER_STEPS, seed=1)
-    plain, _ = mlp_activations(model, Batch(ids, ids, None))
-    buffer = torch.cat(xs[:BUFFER_STEPS], 1)
+
+    def expected(own: Tensor, index: int = 0) -> Tensor:
+        """The inputs of the disturbed passes of the first buffer."""
+        return activations(model, Batch(own, own, None), torch.Generator().manual_seed(index))[0]
+
+    buffer, plain = torch.cat(xs[:BUFFER_STEPS], 1), expected(ids)
     assert buffer.shape == plain.shape
     order = lambda x: x[0, x[0, :, 0].argsort()]  # noqa: E731
     torch.testing.assert_close(order(buffer), order(plain), rtol=1e-4, atol=1e-4)
@@ -521,8 +533,58 @@ def test_the_shuffle_buffer_yields_every_token_once_and_resumes_where_it_was():
         again.load_state_dict(json.loads(json.dumps(states[step])))
         assert torch.equal(again.next()[0], xs[step])
     halves = [ShuffledActivations(model, Counted(), 2, 0, index=index, processes=2) for index in range(2)]
-    both = torch.cat([half.next()[0] for _ in range(BUFFER_STEPS) for half in halves], 1)
-    torch.testing.assert_close(order(both), order(plain), rtol=1e-4, atol=1e-4)
+    for index, (half, own) in enumerate(zip(halves, ids.chunk(2), strict=True)):
+        buffer = torch.cat([half.next()[0] for _ in range(BUFFER_STEPS)], 1)
+        torch.testing.assert_close(order(buffer), order(expected(own, index)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_half_of_the_sequences_are_disturbed_and_targets_stay_the_mlps_own(kind):
+    """A head puts out its own output, that of the sequence before or its null value; the rest of the model is as it is."""
+    twin = edgewise.gate(host(kind), edgewise.GateConfig("relative", b=2.0, null_value=True))
+    model: Any = with_null_value(twin).eval()
+    gate, n = gates_of(model)[0], 200
+    batch = batch_of(rows=n)
+    clean, _ = mlp_activations(model, batch)
+    disturbing = disturbed_heads(model, n, torch.Generator().manual_seed(3))
+    with tap(model, read=["outputs"]) as before, disturbing, tap(model, read=["outputs"]) as after:
+        x, y = mlp_activations(model, batch)
+    for layer, mlp in enumerate(layer.mlp for layer in decoder_layers(model)):
+        given = mlp(x[layer].view(n, -1, D))
+        torch.testing.assert_close((given[0] if isinstance(given, tuple) else given).flatten(0, 1), y[layer])
+    own, seen = before.last["outputs"][0], after.last["outputs"][0]
+    assert gate.null_value is not None
+    null_value = gate.null_value.repeat_interleave(gate.heads // gate.kv_heads, 0)[:, None].expand_as(own)
+    same, rolled, ablated = (
+        (seen == other).flatten(2).all(2) for other in (own, own.roll(1, 0), null_value)
+    )  # [n, heads]
+    assert (same | rolled | ablated).all() and rolled.any() and ablated.any()
+    undisturbed = (x == clean).view(L, n, -1).all(2).all(0)
+    assert 0.4 < undisturbed.float().mean() < 0.65
+
+
+@torch.no_grad()
+def test_what_errors_cost_the_predictions():
+    """Against the KL divergence itself, of small random errors in each layer's MLP outputs."""
+    model = model_of("llama")
+    batch, transcoder = batch_of(rows=64), random_transcoder(model)
+    _, y = mlp_activations(model, batch)
+    transcoder.output_scale.copy_(y.var(1).mean(1).sqrt())
+    expected = run_model(model, batch).double().log_softmax(-1)
+    costs = torch.zeros(L)
+    for number, layer in enumerate(architecture_of(model).layers):
+        noise = 0.02 * transcoder.output_scale[number] * torch.randn(*batch.ids.shape, D)
+        with replace_output(layer.mlp_out, lambda out, noise=noise: out + noise):
+            actual = run_model(model, batch).double().log_softmax(-1)
+        costs[number] = (expected.exp() * (expected - actual)).sum() / batch.ids.numel() / 0.02**2
+    torch.testing.assert_close(error_costs(model, transcoder, batch, seed=0), costs, rtol=0.15, atol=0)
+
+
+def test_layers_weigh_what_their_errors_cost():
+    costs = torch.tensor([1.0, 2.0, 6.0, 0.0, 1e6])
+    assert layer_weights(costs).tolist() == pytest.approx([2.25, 3.5, 8.5, 1.0, 251.0])
+    assert layer_weights(torch.full((30,), 7e-4)).tolist() == pytest.approx([3.5] * 30)
 
 
 @torch.no_grad()
@@ -530,7 +592,7 @@ def test_with_little_memory_the_shuffle_buffer_is_in_half_precision():
     """And of fewer steps, each token once; a buffer keeps the size that it was begun with."""
     model, steps = model_of("gpt2"), 3
     ids = text(2 * steps, seed=1)
-    plain, _ = mlp_activations(model, Batch(ids, ids, None))
+    plain, _ = activations(model, Batch(ids, ids, None), torch.Generator().manual_seed(0))
     shuffled = ShuffledActivations(model, Counted(), 2, seed=0, buffer_bytes=2 * 2 * plain.numel())
     assert shuffled.buffer_steps == steps
     first = shuffled.next()[0]

@@ -26,6 +26,7 @@ from edgewise.circuits.token_edges import find_token_edges
 from edgewise.circuits.wiring import Wiring
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError, UnsupportedArchitecture, first_line
+from edgewise.core.ranges import config_of
 from edgewise.gating.edge_gate import gate_config, gates_of
 from edgewise.measure.forward import eval_mode
 from edgewise.models.loaded import LoadedModels, ModelsLike, load_models
@@ -53,7 +54,7 @@ def find_circuits(
 
     >>> edgewise.find_circuits(["pocket", "pocket-sparse"], edgewise.CircuitConfig(task="copy"))
     """
-    config = config or CircuitConfig()
+    config = config_of(CircuitConfig, config)
     models = load_models(models)
     if task is None:
         task = split_task(config.task, models.tokenizer, config.prompts, config.seed, models.context)

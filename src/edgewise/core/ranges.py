@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
 
@@ -30,6 +30,8 @@ class Quantity:
     parse: Callable[[str], int]
     range: Interval
 
+
+ConfigType = TypeVar("ConfigType")
 
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 Size = Annotated[int, Interval(ge=1, le=2**24)]
@@ -58,6 +60,14 @@ TOKENS = Quantity(token_count, Interval(ge=1, le=10**15))
 """Of a text such as 200M. tyro needs it beside the metavar: `Annotated[str | None, TOKENS, tyro.conf.arg(metavar="N")]`."""
 MEMORY = Quantity(byte_count, Interval(ge=1, le=2**50))
 """Of a text such as 2G."""
+
+
+def config_of(kind: type[ConfigType], given: ConfigType | None) -> ConfigType:
+    """The config given, or the default one; anything else, such as a bare prompt, is refused in one sentence."""
+    config = kind() if given is None else given
+    if not isinstance(config, kind):
+        raise EdgewiseError(f"`config` must be a {kind.__name__}, not {shortened(config)}")
+    return config
 
 
 def check_fields(config: Any) -> None:

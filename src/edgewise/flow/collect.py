@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import config_of
 from edgewise.flow.config import FlowConfig
 from edgewise.flow.result import Edge, Flow, Flows
 from edgewise.gating.tap import tap
@@ -26,7 +27,7 @@ def collect_flow(models: ModelsLike, config: FlowConfig | None = None) -> Flows:
         models: One or two names, folders or loaded models, or what `load_models` gave.
         config: The prompts, and where to save the result.
     """
-    config = config or FlowConfig()
+    config = config_of(FlowConfig, config)
     loaded = load_models(models)
     texts = _texts(config.prompt, _prompt_format(loaded.tokenizer))
     flows = Flows(

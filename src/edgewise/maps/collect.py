@@ -8,6 +8,7 @@ from edgewise.circuits.config import CircuitConfig
 from edgewise.circuits.find import find_circuits
 from edgewise.circuits.result import CircuitResult
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import config_of
 from edgewise.core.text import model_titles
 from edgewise.gating.tap import tap
 from edgewise.maps.config import MapsConfig
@@ -35,7 +36,7 @@ def collect_maps(
         config: Which task, prompt and heads.
         circuit: Take the task and its heads from here, instead of from `config.circuit` or a search.
     """
-    config = config or MapsConfig()
+    config = config_of(MapsConfig, config)
     loaded = load_models(models)
     heads = None if config.heads is None else parse_heads(config.heads, loaded)
     prompt = None if config.prompt is None else _encode(loaded, config.prompt)  # refused before a long search

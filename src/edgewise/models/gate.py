@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 from transformers import PreTrainedModel
 
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import config_of
 from edgewise.gating.config import GateConfig
 from edgewise.gating.install import install
 from edgewise.models.publish import push_twin
@@ -14,7 +15,7 @@ from edgewise.models.save import refuse_to_save_dense, save_twin
 
 def gate(model: PreTrainedModel, config: GateConfig | None = None) -> PreTrainedModel:
     """Give a dense model gates, in place: an untrained twin. `save_pretrained` and `push_to_hub` then write a twin."""
-    install(model, config or GateConfig())
+    install(model, config_of(GateConfig, config))
     # on the instance, because its class belongs to transformers; deepcopy and pickle carry a partial along
     model.save_pretrained = partial(save_twin, model)  # pyright: ignore
     model.push_to_hub = partial(push_twin, model)  # pyright: ignore

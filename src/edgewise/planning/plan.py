@@ -5,6 +5,7 @@ from pathlib import Path
 
 from edgewise.circuits.config import CircuitConfig
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import config_of
 from edgewise.models.registry import embedded
 from edgewise.planning import flops, memory
 from edgewise.planning.flops import Work
@@ -78,7 +79,7 @@ def plan(
     >>> plan = edgewise.plan("gpt2", edgewise.SparsifyConfig(tokens="200M"))
     >>> [(stage.name, stage.work.flops, stage.memory.total) for stage in plan.stages]
     """
-    config = config or SparsifyConfig()
+    config = config_of(SparsifyConfig, config)
     shape = model if isinstance(model, Shape) else find_shape(model)
     longest = shape.context or LONGEST_CONTEXT
     if config.context is not None and config.context > longest:

@@ -24,6 +24,7 @@ from edgewise.core.console import Display
 from edgewise.core.devices import computing_on
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import write_json
+from edgewise.core.ranges import config_of
 from edgewise.core.results import Result
 from edgewise.core.text import visible
 from edgewise.gating.tap import tap
@@ -93,6 +94,7 @@ def intervene(
         tokenizer: Required with a loaded model.
         display: Where progress is shown; nowhere if not given.
     """
+    config = config_of(InterventionConfig, config)
     loaded = load_models(model, tokenizer=tokenizer, display=display)
     if len(loaded) != 1:
         raise EdgewiseError(f"intervene in one model at a time, not {len(loaded)}")

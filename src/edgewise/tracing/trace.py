@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from edgewise.core.console import Display
 from edgewise.core.devices import computing_on, only_device
 from edgewise.core.errors import EdgewiseError
+from edgewise.core.ranges import config_of
 from edgewise.measure.forward import eval_mode
 from edgewise.models.linearise import linearise
 from edgewise.models.linearised_pass import LinearisedPass
@@ -74,7 +75,7 @@ def trace(
         display: Where progress is shown; nowhere if not given.
         memory_limit: Bytes that a step may take; what is free if not given.
     """
-    config = config or TraceConfig()
+    config = config_of(TraceConfig, config)
     loaded = load_models(models, tokenizer=tokenizer, display=display)
     subjects = subjects_of(loaded, transcoders)
     return Traces(tuple(_trace_model(subject, config, loaded.display, memory_limit) for subject in subjects))

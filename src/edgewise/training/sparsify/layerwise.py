@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from edgewise.core.devices import upload
-from edgewise.data import IGNORE, Batch
+from edgewise.data import Batch
 from edgewise.gating.edge_gate import attention_modules
 from edgewise.gating.tap import tap
-from edgewise.measure.forward import forward, run_model
+from edgewise.measure.fisher import fisher_gradients
+from edgewise.measure.forward import forward
 from edgewise.training.sparsify.batches import TrainingBatches
 from edgewise.training.sparsify.metrics import Scale, step_terms
 from edgewise.training.sparsify.twin import TrainedTwin
@@ -68,36 +68,10 @@ def fisher_metrics(
     generator = torch.Generator().manual_seed(seed)
     sums: list[Tensor] = []
     for micro_batch in batch.micro_batches(micro_batch_size, device):
-        with torch.enable_grad(), _frozen_weights(dense), recording(dense) as calls:
-            logits = run_model(dense, micro_batch).float()
-            drawn = _sample(logits.detach().softmax(-1), generator)
-            log_p = logits.log_softmax(-1).gather(-1, drawn)[..., 0]
-            log_likelihood = log_p.masked_fill(micro_batch.targets == IGNORE, 0.0).sum()
-        gradients = torch.autograd.grad(log_likelihood, [call.output for call in calls])
+        gradients = fisher_gradients(dense, attention_modules(dense), micro_batch, generator)
         outer = [(g := gradient.flatten(0, 1).float()).T @ g for gradient in gradients]
         sums = [a + b for a, b in zip(sums, outer, strict=True)] if sums else outer
     return [total / batch.ids.numel() for total in sums]
-
-
-def _sample(p: Tensor, generator: torch.Generator) -> Tensor:  # [..., vocabulary] -> int64 [..., 1]
-    """A token from each distribution, by inversion: random numbers from the CPU are the same for every device."""
-    u = upload(torch.rand(*p.shape[:-1], 1, generator=generator), p.device)
-    return torch.searchsorted(p.cumsum(-1), u).clamp_max(p.shape[-1] - 1)
-
-
-@contextmanager
-def _frozen_weights(model: nn.Module) -> Iterator[None]:
-    """Compute gradients of activations only, from the embedding on: those of weights are the larger part of the work."""
-    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    model.requires_grad_(False)
-    embedding: Any = model.get_input_embeddings()  # pyright: ignore
-    hook = embedding.register_forward_hook(lambda module, args, output: output.requires_grad_())
-    try:
-        yield
-    finally:
-        hook.remove()
-        for parameter, requires_grad in before.items():
-            parameter.requires_grad_(requires_grad)
 
 
 class LayerwiseGradients:

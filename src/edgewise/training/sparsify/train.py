@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from edgewise.core.console import Display
 from edgewise.core.errors import EdgewiseError
 from edgewise.core.files import output_folder
+from edgewise.core.ranges import config_of
 from edgewise.core.schema import read_as
 from edgewise.data.packing import Processes
 from edgewise.gating.edge_gate import gate_config
@@ -67,7 +68,8 @@ def sparsify(
     >>> result.summary["density"], result.summary["delta_ce"]
     """
     began = time.monotonic()
-    config = replace(config or SparsifyConfig(), out=Path((config or SparsifyConfig()).out))
+    config = config_of(SparsifyConfig, config)
+    config = replace(config, out=Path(config.out))
     session = config
     trainer = trainer or TrainerConfig()
     accelerator = make_accelerator(config.report_to, config.out, config.device)

@@ -1,5 +1,6 @@
 """Inputs and outputs of a model's MLPs: recorded on text, or replaced by a transcoder's."""
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,10 +11,14 @@ from torch import Tensor, nn
 
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch
+from edgewise.measure.fisher import fisher_gradients
 from edgewise.measure.forward import forward
 from edgewise.models.architecture import architecture_of
 from edgewise.models.hooks import replace_input, replace_output
-from edgewise.training.transcoder.transcoder import Transcoder, massive_limits
+from edgewise.training.transcoder.transcoder import Transcoder
+
+_FISHER_TOKENS = 512
+"""Tokens of one backward pass, by which the cost of errors is measured: their activations are all kept."""
 
 
 class MlpRecord(NamedTuple):
@@ -46,24 +51,30 @@ def mlp_activations(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:  #
     return record.x_and_y
 
 
-@torch.no_grad()
-def stream_shares(model: nn.Module, batch: Batch) -> Tensor:  # -> [L]
-    """Share of the variance of the residual stream after each layer that its MLP wrote, at most 1. Tokens at which an output
-    is massive are left out: from there on it dominates their stream."""
-    parts = architecture_of(model)
-    readers = [*(layer.module for layer in parts.layers[1:]), parts.final_norm]
-    outputs: list[Tensor] = []
-    streams: list[Tensor] = []
-    with ExitStack() as stack:
-        for layer, reader in zip(parts.layers, readers, strict=True):
-            write = partial(_append_write, layer.multiplier, outputs)
-            stack.enter_context(replace_output(layer.mlp_writer, write))
-            stack.enter_context(replace_input(reader, lambda x: _append(x, streams)))
-        _run_layers(model, batch)
-    y = torch.stack(outputs)
-    ordinary = (torch.linalg.vector_norm(y, dim=2) <= massive_limits(y)[:, None]).all(0)
-    written, total = (xs[:, ordinary].var(1).sum(1) for xs in (y, torch.stack(streams)))
-    return (written / total.clamp_min(1e-12)).clamp_max(1.0)
+def error_costs(model: nn.Module, transcoder: Transcoder, batch: Batch, seed: int) -> Tensor:  # -> [L]
+    """What an error of each layer's MLP costs the model's predictions, in nats per fraction of variance unexplained.
+
+    To second order, in no particular direction, KL = 1/2 output_scale^2 E|g|^2 mse (`measure.fisher`). Massive outputs are
+    left out, and the largest hundredth of the |g|^2 of each layer, which would be most of their mean.
+    """
+    device, generator = next(model.parameters()).device, torch.Generator().manual_seed(seed)
+    modules = [layer.mlp_out for layer in architecture_of(model).layers]
+    batch = batch.select(slice(None), slice(_FISHER_TOKENS))
+    squares: list[Tensor] = []  # [L, n]
+    for micro_batch in batch.micro_batches(max(1, _FISHER_TOKENS // batch.ids.shape[1]), device):
+        gradients = fisher_gradients(model, modules, micro_batch, generator)
+        squares.append(torch.stack([g.float().square().sum(-1).flatten() for g in gradients]).cpu())
+        massive = transcoder.is_massive(mlp_activations(model, micro_batch)[1].cpu())
+        if massive is not None:
+            squares[-1] = squares[-1].masked_fill(massive, torch.nan)
+    means = torch.stack([_trimmed_mean(layer) for layer in torch.cat(squares, 1)])
+    return transcoder.output_scale.cpu().square() * means / 2
+
+
+def _trimmed_mean(x: Tensor) -> Tensor:  # [n] -> []
+    """Mean of all but the largest hundredth, NaNs left out."""
+    ordered = x[~x.isnan()].sort().values
+    return ordered[: math.ceil(0.99 * len(ordered))].mean()
 
 
 def _run_layers(model: nn.Module, batch: Batch) -> None:
@@ -77,11 +88,6 @@ def _append(x: Any, recorded: list[Tensor]) -> Any:
         raise EdgewiseError("an MLP of this model returns more than one tensor (a mixture of experts?)")
     recorded.append(x.flatten(0, -2).float())
     return x
-
-
-def _append_write(multiplier: float, recorded: list[Tensor], y: Any) -> None:
-    _append(y, recorded)
-    recorded[-1] = multiplier * recorded[-1]
 
 
 @contextmanager

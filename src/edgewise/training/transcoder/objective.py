@@ -11,8 +11,10 @@ DEAD_COEFFICIENT = 1e-5
 """Weight of the dead-feature penalty."""
 THRESHOLD_LR_RATIO = 0.1
 """Learning rate of thresholds over that of the weights. At the full rate they rise above all that some features reach."""
-STREAM_WEIGHT = 5.0
-"""Additional weight of the error of an MLP that wrote all the variance of the residual stream after it."""
+OUTPUT_WEIGHT = 2.5
+"""Additional weight of the error of the layer whose errors cost the model's predictions as much as the median layer's."""
+MOST_COSTLY = 100.0
+"""Largest ratio to the median layer's cost that is followed."""
 RAMP_FRACTION = 0.7
 """Fraction of the run over which the sparsity coefficient rises linearly to its final value."""
 WARMUP_STEPS = 1000
@@ -30,12 +32,12 @@ class Loss(NamedTuple):
 class TranscoderObjective(nn.Module):
     """A transcoder's loss as a module, which distributed training wraps."""
 
-    def __init__(self, transcoder: Transcoder, shares: Tensor):  # [L]
-        """`shares`: of the variance of the residual stream after each layer, what its MLP wrote."""
+    def __init__(self, transcoder: Transcoder, costs: Tensor):  # [L]
+        """`costs`: what errors of each layer cost the model's predictions (`activations.error_costs`)."""
         super().__init__()
         self.transcoder = transcoder
         self.weight: Tensor
-        self.register_buffer("weight", 1 + STREAM_WEIGHT * shares)
+        self.register_buffer("weight", layer_weights(costs))
 
     def forward(self, x: Tensor, y: Tensor, l0_coefficient: float) -> Loss:  # [L, n, D], [L, n, D]
         transcoder, n = self.transcoder, x.shape[1]
@@ -51,6 +53,11 @@ class TranscoderObjective(nn.Module):
         dead = (torch.relu(transcoder.threshold[:, None] - h).sum(1) * norms.detach()).sum() / n
         total = self.weight @ mse + l0_coefficient * sparsity + DEAD_COEFFICIENT * dead
         return Loss(total, mse.detach(), a.detach().count_nonzero((1, 2)) / n)
+
+
+def layer_weights(costs: Tensor) -> Tensor:  # [L] -> [L]
+    """Weight of each layer's error; the same for all if all cost the same."""
+    return 1 + OUTPUT_WEIGHT * (costs / costs.median().clamp_min(1e-30)).clamp_max(MOST_COSTLY)
 
 
 def l0_coefficient(step: int, steps: int, final: float, ramped: bool = True) -> float:

@@ -19,14 +19,13 @@ from transformers import PreTrainedModel
 from edgewise.core.devices import synchronize
 from edgewise.core.errors import EdgewiseError
 from edgewise.data import Batch, Data
-from edgewise.measure.forward import sequences_per_pass
 from edgewise.training.budget import Costs
 from edgewise.training.config import TrainerConfig
 from edgewise.training.data import is_slow
 from edgewise.training.distributed import clip_gradients
 from edgewise.training.diverged import Diverged
 from edgewise.training.state import TrainingState
-from edgewise.training.transcoder.activations import stream_shares
+from edgewise.training.transcoder.activations import error_costs
 from edgewise.training.transcoder.config import TranscoderConfig
 from edgewise.training.transcoder.evaluation import Fit
 from edgewise.training.transcoder.objective import (
@@ -71,8 +70,8 @@ class TranscoderRun:
         self.host = model.to(accelerator.device).eval()  # pyright: ignore
         first_batch = self._first_batch()
         transcoder = self._first_transcoder(name, first_batch)
-        micro_batch = next(first_batch.micro_batches(sequences_per_pass(first_batch), accelerator.device))
-        objective = TranscoderObjective(transcoder, stream_shares(self.host, micro_batch).cpu())
+        costs = error_costs(self.host, transcoder, first_batch, config.seed)
+        objective = TranscoderObjective(transcoder, costs)
         rate = config.rate_for(transcoder.width)
         self.learning_rates = (rate, THRESHOLD_LR_RATIO * rate)
         self.batch_size = self._batch_size(transcoder)

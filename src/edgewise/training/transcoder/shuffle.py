@@ -1,6 +1,7 @@
 """Shuffle buffer of activations: neighbouring tokens of a text are alike, and a step should see different ones."""
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from edgewise.core.devices import upload
 from edgewise.data import Batch, SequenceStream
 from edgewise.measure.forward import sequences_per_pass
 from edgewise.training.transcoder.activations import mlp_activations
+from edgewise.training.transcoder.disturbed import disturbed_heads
 from edgewise.training.transcoder.store import sizes_of
 
 BUFFER_STEPS = 16
@@ -20,7 +22,9 @@ Where that is not enough, activations are kept in bfloat16, whose rounding is a 
 
 
 class ShuffledActivations:
-    """MLP inputs and outputs at training tokens, one step's at a time; each process has its own.
+    """MLP inputs and outputs at training tokens, half of them in disturbed passes, one step's at a time.
+
+    Each process has its own.
 
     A snapshot holds only where the current buffer's text begins: the buffer is filled again after a resume.
     """
@@ -62,9 +66,10 @@ class ShuffledActivations:
         """A buffer of activations, and the tokens of each step."""
         n_sequences = self.buffer_steps * self.batch_size
         batch, share = self.sequences.take(n_sequences), n_sequences // self.processes
-        x, y = activations(self.model, batch.select(slice(self.index * share, (self.index + 1) * share)))
-        x, y = x.to(self._dtype), y.to(self._dtype)
+        own = batch.select(slice(self.index * share, (self.index + 1) * share))
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self._buffer) * 1009 + self.index)
+        x, y = activations(self.model, own, generator)
+        x, y = x.to(self._dtype), y.to(self._dtype)
         order = torch.randperm(x.shape[1], generator=generator)
         return x, y, upload(order.view(self.buffer_steps, -1), x.device)
 
@@ -89,10 +94,16 @@ class ShuffledActivations:
         self._filled: tuple[Tensor, Tensor, Tensor] | None = None
 
 
-def activations(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:  # -> [L, n, D], [L, n, D]
-    """MLP inputs and outputs of a batch of any size, computed in micro-batches."""
+def activations(
+    model: nn.Module, batch: Batch, disturbing: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:  # -> [L, n, D], [L, n, D]
+    """MLP inputs and outputs of a batch of any size, computed in micro-batches. With a generator, of disturbed passes."""
     device = next(model.parameters()).device
-    micro_batches = batch.micro_batches(sequences_per_pass(batch), device)
-    parts = [mlp_activations(model, micro_batch) for micro_batch in micro_batches]
+    parts = []
+    for micro_batch in batch.micro_batches(sequences_per_pass(batch), device):
+        with (
+            nullcontext() if disturbing is None else disturbed_heads(model, len(micro_batch.ids), disturbing)
+        ):
+            parts.append(mlp_activations(model, micro_batch))
     x, y = (torch.cat(tensors, 1) for tensors in zip(*parts, strict=True))
     return x, y

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from edgewise.core.console import Display
 from edgewise.core.files import output_folder, write_json
+from edgewise.core.ranges import config_of
 from edgewise.gating.install import install
 from edgewise.measure.forward import eval_mode
 from edgewise.models.linearise import check_traceable
@@ -75,7 +76,8 @@ def train_transcoder(
     >>> result.evaluation.explained_variance, result.evaluation.l0
     """
     began = time.monotonic()
-    config = replace(config or TranscoderConfig(), out=Path((config or TranscoderConfig()).out))
+    config = config_of(TranscoderConfig, config)
+    config = replace(config, out=Path(config.out))
     session = config
     accelerator = make_accelerator(device=config.device)
     display = (display or Display()) if accelerator.is_main_process else Display(quiet=True)
