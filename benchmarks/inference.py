@@ -112,11 +112,11 @@ def gpt2_shaped(rounds: int, new_tokens: int = 256) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kinds", nargs="*", choices=["pocket", "gpt2", []], default=["pocket", "gpt2"])
+    parser.add_argument("kinds", nargs="*", help="pocket, gpt2; both if not given")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    for kind in arguments.kinds:
-        (pocket if kind == "pocket" else gpt2_shaped)(arguments.rounds)
+    for kind in arguments.kinds or ("pocket", "gpt2"):
+        {"pocket": pocket, "gpt2": gpt2_shaped}[kind](arguments.rounds)
 
 
 if __name__ == "__main__":
