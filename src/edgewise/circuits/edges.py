@@ -21,7 +21,7 @@ from edgewise.tasks.pairs import Split
 NAMED = 2000
 """Edges whose names are saved; the counts and the curve are of all."""
 AT_TOKENS = 100
-"""Size of a minimal circuit up to which tokens are searched for: each edge is a candidate at each of a dozen tokens or more."""
+"""Size of a minimal circuit up to which tokens are searched for: each edge is a candidate at a dozen tokens or more."""
 
 
 class EdgeCircuit(NamedTuple):
