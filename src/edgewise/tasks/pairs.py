@@ -60,8 +60,8 @@ class Task:
     skipped: dict[str, int]
     """Reasons for which drafts were skipped, and how many (of `copy`: words)."""
     sizes: tuple[int, ...] | None = None
-    """Pairs for fit, validation, test and selection, in this order; the last ones may be missing. If not given, a quarter, a quarter and the rest; of many
-    pairs a quarter each."""
+    """Pairs for fit, validation, test and selection, in this order; the last ones may be missing. If not given, a quarter, a
+    quarter and the rest; of many pairs a quarter each."""
 
     @property
     def splits(self) -> dict[Split, range]:
