@@ -20,6 +20,8 @@ from edgewise.tasks.pairs import Split
 
 NAMED = 2000
 """Edges whose names are saved; the counts and the curve are of all."""
+AT_TOKENS = 100
+"""Size of a minimal circuit up to which tokens are searched for: each edge is a candidate at a dozen tokens or more."""
 
 
 class EdgeCircuit(NamedTuple):
@@ -57,7 +59,7 @@ def find_edges(search: Search, wiring: Wiring, heads: ComponentCircuit) -> EdgeC
     except Interrupted as interrupt:
         raise Interrupted(EdgeCircuit(interrupt.partial, kv_heads, pairs)) from interrupt
     edge_circuit = EdgeCircuit(circuit, kv_heads, pairs)
-    if circuit.minimal is None:
+    if circuit.minimal is None or circuit.minimal.size > AT_TOKENS:
         return edge_circuit
     try:
         return edge_circuit._replace(edges_at_tokens=_at_tokens(search, wiring, circuit.minimal))

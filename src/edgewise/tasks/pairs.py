@@ -59,9 +59,9 @@ class Task:
     pairs: tuple[Pair, ...]
     skipped: dict[str, int]
     """Reasons for which drafts were skipped, and how many (of `copy`: words)."""
-    sizes: tuple[int, int, int, int] | None = None
-    """Pairs for fit, validation, test and selection, in this order. If not given, a quarter, a quarter and the rest; of many
-    pairs a quarter each."""
+    sizes: tuple[int, ...] | None = None
+    """Pairs for fit, validation, test and selection, in this order; the last ones may be missing. If not given, a quarter, a
+    quarter and the rest; of many pairs a quarter each."""
 
     @property
     def splits(self) -> dict[Split, range]:
