@@ -22,8 +22,8 @@ training minimises
     loss = sum_m w_m mse_m  +  l0 * sum tanh(4 a_i |W_dec_i|)  +  dead * sum relu(theta_i - h_i) |W_dec_i|
 
 (sums over features of all layers, means over tokens). Weights w_m are 1, and more for MLPs whose errors cost the model's
-predictions much (`activations.error_costs`): the variance of some is mostly one direction, and a small share of it is still a
-large error. The second term approximates L0; it has a gradient in encoder and decoder. The third revives dead features and
+predictions much (`activations.error_costs`): the variance of some is mostly one direction, and a small share of it is still
+a large error. The second term approximates L0; it has a gradient in encoder and decoder. The third revives dead features and
 has no gradient in the decoder. JumpReLU is discontinuous in theta, whose logarithm is learned with a rectangular kernel of
 width 1 (`JumpReLU.backward`). Half of the training sequences have some heads intervened on (`disturbed.py`).
 
