@@ -69,7 +69,11 @@ function circuitChart(models: ModelCircuit[], kind: Kind, threshold: number, wid
     symlog: true,
     y: [Math.min(0, lowest(models, kind)), 1.08],
     format: (value) => percent(value),
-    target: { value: threshold, label: sizes.some(Boolean) ? `most important: ${sizes.filter(Boolean).join(" → ")}` : "" },
+    target: {
+      value: threshold,
+      label: sizes.some(Boolean) ? `most important: ${sizes.filter(Boolean).join(" → ")}` : "",
+      below: true,
+    },
     series: models.flatMap((model, i) =>
       model[kind] ? [seriesOf(model[kind], names[i]!, colours[i]!), ...minimal(model[kind], names[i]!, colours[i]!)] : [],
     ),

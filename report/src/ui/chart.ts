@@ -21,7 +21,7 @@ export interface ChartOptions {
   series: Series[];
   symlog?: boolean; // x axis that spreads small counts
   y?: [number, number];
-  target?: { value: number; label: string };
+  target?: { value: number; label: string; below?: boolean }; // label at its right end, below it, where curves rise above it
   format?: (value: number) => string;
 }
 
@@ -95,9 +95,10 @@ function axes({ xLabel, yLabel, format = shortNumber }: ChartOptions, scales: Sc
 function targetLine({ target }: ChartOptions, { left, right, y }: Scales): SVGElement[] {
   if (!target) return [];
   const at = y(target.value);
+  const place = target.below ? { x: right - 4, y: at + 18, "text-anchor": "end" } : { x: left + 4, y: at - 5 };
   return [
     svg("line", { class: "target", x1: left, x2: right, y1: at, y2: at }),
-    svg("text", { class: "target", x: left + 4, y: at - 5 }, target.label),
+    svg("text", { class: "target", ...place }, target.label),
   ];
 }
 
