@@ -76,7 +76,7 @@ class MinimalSearch:
         """Searches from all starts, of which the promising ones are polished; of the smallest circuits, that which explains
         most of the validation prompts."""
         searches = {name: search for name, start in self._starts() if (search := self._eliminated(start))}
-        if self._many and self._is_stuck(searches):
+        if self._many and self.within is None and self._is_stuck(searches):
             learned = self._eliminated(self._learned(self._first_start()))
             searches |= {} if learned is None else {"learned mask": learned}
         polished: list[JointSearch] = []
