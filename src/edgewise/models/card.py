@@ -196,9 +196,10 @@ def _figures(summary: dict[str, Any], folder: Path) -> str:
 
 
 def _loading(name: str) -> str:
+    quoted = json.dumps(name)  # in double quotes, as formatters leave them
     return (
-        f"```\npip install edgewise\n```\n\n```python\nimport edgewise\n\ntwin = edgewise.load({name!r})\n"
-        f"tokenizer = edgewise.load_tokenizer({name!r})\n```\n\nAfter `import edgewise`, "
+        f"```\npip install edgewise\n```\n\n```python\nimport edgewise\n\ntwin = edgewise.load({quoted})\n"
+        f"tokenizer = edgewise.load_tokenizer({quoted})\n```\n\nAfter `import edgewise`, "
         f"`AutoModelForCausalLM.from_pretrained({name!r})` and `pipeline` open it too, with its gates. Without edgewise "
         "transformers refuses it: read without gates it would be another model."
     )
