@@ -58,7 +58,7 @@ def test_a_card_says_what_was_done_and_how_well(run):
     ):
         assert shown in card.text, shown
     assert "![" in card.text and "(run.png)" in card.text and "arXiv:2512.05865" in card.text
-    assert "edgewise.load('someone/twin')" in card.text and "see its model card" in card.text
+    assert 'edgewise.load("someone/twin")' in card.text and "see its model card" in card.text
 
 
 def test_a_twin_that_is_saved_again_keeps_the_figures_of_its_run(run, tmp_path):
@@ -96,4 +96,4 @@ def test_the_adapters_of_a_run_have_its_card_too(run):
     (run / "adapters/config.json").write_text((run / "config.json").read_text())
     write_run_cards(run)
     assert "0.45%" in card_of(run).text and "0.45%" in card_of(run / "adapters").text
-    assert "edgewise.load('adapters')" in card_of(run / "adapters").text
+    assert 'edgewise.load("adapters")' in card_of(run / "adapters").text
