@@ -58,13 +58,16 @@ def test_the_environment_decides(monkeypatch):
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize(("given", "policy"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"),
-                                               ({"GOMP_SPINCOUNT": "9"}, None)])  # fmt: skip
-def test_threads_sleep_while_they_wait_unless_told_otherwise(given, policy):
+@pytest.mark.parametrize(
+    ("given", "policy", "spins"),
+    [({}, "passive", "3000"), ({"OMP_WAIT_POLICY": "active"}, "active", None), ({"GOMP_SPINCOUNT": "9"}, None, "9")],
+)  # fmt: skip
+def test_threads_sleep_soon_while_they_wait_unless_told_otherwise(given, policy, spins):
     environment = {key: value for key, value in os.environ.items() if key not in WAITING} | given
     code = (
         "import sys, os, json, edgewise;"
-        "print(json.dumps([os.environ.get('OMP_WAIT_POLICY'), 'torch' in sys.modules]))"
+        "names = ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT');"
+        "print(json.dumps([*map(os.environ.get, names), 'torch' in sys.modules]))"
     )
     output = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert json.loads(output.stdout) == [policy, False]
+    assert json.loads(output.stdout) == [policy, spins, False]
