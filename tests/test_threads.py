@@ -60,7 +60,7 @@ def test_the_environment_decides(monkeypatch):
 
 @pytest.mark.parametrize(
     ("given", "policy", "spins"),
-    [({}, "passive", "3000"), ({"OMP_WAIT_POLICY": "active"}, "active", None), ({"GOMP_SPINCOUNT": "9"}, None, "9")],
+    [({}, "passive", "500"), ({"OMP_WAIT_POLICY": "active"}, "active", None), ({"GOMP_SPINCOUNT": "9"}, None, "9")],
 )  # fmt: skip
 def test_threads_sleep_soon_while_they_wait_unless_told_otherwise(given, policy, spins):
     environment = {key: value for key, value in os.environ.items() if key not in WAITING} | given

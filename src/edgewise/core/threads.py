@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-_SPIN_COUNT = 3000
+_SPIN_COUNT = 500
 """Rounds that a waiting thread spins in GNU's OpenMP runtime before it sleeps. The gate's many small operations are twice as
 fast as without, and nothing is lost beside a busy process (docs/research/2026-11-20-shared-machine.md)."""
 _INTERVAL = 2.0
